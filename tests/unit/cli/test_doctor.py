@@ -149,6 +149,23 @@ def test_cgroups_are_checked_for_version_controllers_and_permissions(tmp_path: P
     assert "no permission to create groups" in old[1].found
 
 
+@pytest.mark.parametrize(
+    ("mounted", "can_filter", "is_reported"),
+    [
+        (Mounts("/x"), True, False),
+        (Mounts("/x"), False, True),
+        (Mounts("", {"devices": "/x"}), False, False),
+        (Mounts("", {"memory": "/x"}), True, True),
+        (Mounts("/x", {"memory": "/x"}), True, False),
+    ],
+)
+def test_devices_that_cannot_be_closed_are_reported(
+    mounted: Mounts, can_filter: bool, is_reported: bool
+) -> None:
+    found = list(checks.device_findings(mounted, can_filter=can_filter))
+    assert [finding.status for finding in found] == ["warning"] * is_reported
+
+
 def test_wrong_or_unsynchronised_clock_is_reported(context: Context, monkeypatch: Any) -> None:
     monkeypatch.setattr(checks, "is_clock_synchronised", lambda: False)
     assert "chrony" in said(checks.check_clock, context, status="warning").remedy

@@ -258,6 +258,8 @@ def check_cgroups(context: Context) -> Iterator[Finding]:
     mounted = cgroups.mounts(cgroups.read("/proc/self/mountinfo"))
     own = cgroups.own_groups(cgroups.read("/proc/self/cgroup"))
     yield from cgroup_findings(mounted, own, context.uid)
+    if mounted.v1 or mounted.v2:
+        yield from device_findings(mounted, can_filter=cgroups.can_filter_devices())
 
 
 def cgroup_findings(mounted: cgroups.Mounts, own: dict[str, str], uid: int) -> Iterator[Finding]:
@@ -289,6 +291,18 @@ def cgroup_findings(mounted: cgroups.Mounts, own: dict[str, str], uid: int) -> I
     if not any(os.access(top, os.W_OK) for top in tops):
         how = "Delegate=yes in the unit" if uid == 0 else "run it as root, or in a delegated unit"
         yield warning("cgroups", "no permission to create groups", how)
+
+
+def device_findings(mounted: cgroups.Mounts, *, can_filter: bool) -> Iterator[Finding]:
+    """Whether jobs, also in containers, can be kept from opening GPUs that are not theirs."""
+    if "devices" not in mounted.v1 and not (mounted.v2 and can_filter):
+        yield warning(
+            "cgroups",
+            "device nodes of other jobs' GPUs cannot be closed: neither the devices controller "
+            "(v1) nor a device filter by eBPF (v2) can be used here",
+            "jobs only get CUDA_VISIBLE_DEVICES, which they can change; run the agent as root, "
+            "with CAP_BPF or CAP_SYS_ADMIN, on a host with control groups",
+        )
 
 
 def check_clock(context: Context) -> Iterator[Finding]:
