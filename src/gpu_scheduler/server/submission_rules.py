@@ -19,7 +19,7 @@ from gpu_scheduler.agent.jobs.environment import PLAIN_PATH
 from gpu_scheduler.control.messages import Submit, SubmitSeries
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.notify.event_rules import why_not
 from gpu_scheduler.settings.schema import Settings
 
@@ -59,6 +59,13 @@ PATH_LISTS = frozenset(
     )
 )
 """Those that only list paths: harmless if all paths are in trusted directories."""
+
+WITHOUT_START_FILES = (
+    *(("PYTHONNOUSERSITE", "1"), ("ZDOTDIR", "/dev/null")),
+    *(("R_PROFILE_USER", "/dev/null"), ("R_ENVIRON_USER", "/dev/null")),
+)
+"""Keep interpreters from running files of the user's home: usercustomize and .pth, .zshenv,
+.Rprofile and .Renviron."""
 
 
 def with_resolved(directories: Iterable[str]) -> tuple[str, ...]:
@@ -229,7 +236,9 @@ class ScriptRule:
         self._environments: dict[str, dict[str, str]] = {}
 
     def check(self, launch: Launch, captured: Mapping[str, str] | None) -> Launch:
-        """Reject a launch, or return it with the absolute path of its conda environment.
+        """Reject a launch, or return it as it may run.
+
+        It has the absolute path of its conda environment and the `WITHOUT_START_FILES`.
 
         `captured` is None also if an earlier job of the request brought the same environment.
         """
@@ -237,6 +246,11 @@ class ScriptRule:
             raise self._refusal("the job is a script that was submitted as text")
         if launch.image:
             raise self._refusal("the job runs in a container")
+        if launch.runner is not Runner.PROCESS:
+            raise self._refusal(
+                f"the job runs on a terminal ({launch.runner.value}), where any program can be "
+                "started (submit it with --runner process)"
+            )
         if not launch.argv:
             raise self._refusal("the job names no program")
         explicit = dict(launch.environment)
@@ -250,7 +264,8 @@ class ScriptRule:
             # The environment's programs come first, then those of the system.
             search = f"{launch.conda}/bin:{PLAIN_PATH}:{search}"
         self._check_program(launch, self._find_program(launch, launch.argv[0], search))
-        return launch
+        own = dict(launch.environment) | dict(WITHOUT_START_FILES)
+        return replace(launch, environment=tuple(own.items()))
 
     def _check_program(self, launch: Launch, program: str) -> None:
         is_interpreter = _plain_name(program) in INTERPRETERS
@@ -449,8 +464,13 @@ def _check_scripts(rule: ScriptRule, submission: Submit | SubmitSeries) -> Submi
         except Forbidden as error:
             error.index = index
             raise
-    if allowed is None or not allowed.conda or submission.launch is None:
+    if allowed is None or submission.launch is None:
         return submission
     # Jobs of a series differ in their commands only.
-    launch = replace(submission.launch, conda=allowed.conda, conda_exe=allowed.conda_exe)
+    launch = replace(
+        submission.launch,
+        conda=allowed.conda,
+        conda_exe=allowed.conda_exe,
+        environment=allowed.environment,
+    )
     return replace(submission, launch=launch)

@@ -1,5 +1,7 @@
 """Submissions that the site rules forbid."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -260,3 +262,40 @@ def test_forbidden_variable_is_rejected_from_any_source(pattern: str) -> None:
     with pytest.raises(Forbidden, match="brings along the variable 'LD_PRELOAD'"):
         strict.check(Submit(a_job(), Launch(argv=("x",)), captured))
     strict.check(Submit(a_job(), Launch(argv=("x",), environment=(("ld_preload", "y"),))))
+
+
+@pytest.mark.parametrize("runner", [Runner.TERMINAL, Runner.TMUX, Runner.SCREEN])
+def test_job_on_terminal_is_rejected_since_any_program_can_be_started_there(
+    site: Path, runner: Runner
+) -> None:
+    strict = rules(allowed_script_paths=(str(site / "allowed"),))
+    launch = Launch(argv=(str(site / "allowed/run"),), workdir="/", runner=runner)
+    with pytest.raises(Forbidden, match=r"on a terminal .* --runner process"):
+        strict.check(Submit(a_job(), launch))
+    rules().check(Submit(a_job(), launch))
+
+
+def test_allowed_job_runs_no_start_up_file_of_its_home(site: Path) -> None:
+    home = site / "home"
+    user_base = home / ".local/lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    user_base.mkdir(parents=True)
+    (user_base / "usercustomize.py").write_text("print('attack')")
+    (user_base / "x.pth").write_text("import sys; print('attack')\n")
+    strict = rules(allowed_script_paths=(str(site / "allowed"),))
+    asked = Launch(argv=(str(site / "allowed/run"),), environment=(("PYTHONNOUSERSITE", ""),))
+    allowed = strict.check(Submit(a_job(), asked)).launch
+    assert allowed is not None
+
+    def output(environment: dict[str, str]) -> str:
+        # The interpreter outside of the virtual environment, which has no user packages.
+        command = [f"{sys.base_prefix}/bin/python3", "-c", ""]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert "attack" in output({"HOME": str(home)}), "the attack works without the rule"
+    assert output({"HOME": str(home), **dict(allowed.environment)}) == ""
+    series = SubmitSeries(a_job(), asked, None, ("a",), (asked.argv,))
+    checked = strict.check(series).launch
+    assert checked is not None
+    assert dict(checked.environment)["R_PROFILE_USER"] == "/dev/null"

@@ -39,8 +39,9 @@ def open_log(work: Work) -> int:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             # The agent reads the group as the uid of the job's user, for the budget of the user's
-            # logs. With mode 700 it gives no access.
-            os.chown(directory, -1, work.uid)
+            # logs. With mode 700 it gives no access. An invalid uid is rejected later.
+            with suppress(OSError, OverflowError):
+                os.chown(directory, -1, work.uid)
         return os.open(work.log_path, flags, 0o600)
 
 

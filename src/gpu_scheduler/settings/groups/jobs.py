@@ -135,14 +135,16 @@ class SecuritySettings:
         (),
         "Directories that the program of a job must be in; empty: anywhere. A system interpreter "
         "(Python, a shell, Perl, R, Julia, Node, Ruby) may run a script from there as its first "
-        "argument, without options. Scripts submitted as text, containers, and variables that load"
-        " code (`LD_*`, `BASH_ENV` ...) are rejected; `LD_LIBRARY_PATH`, `PYTHONPATH` and similar "
-        "may name these directories and those of the system. A conda environment must be one of "
+        "argument, without options. Scripts submitted as text, containers, jobs on a terminal "
+        "(where `tgpu shell --job` starts anything), and variables that load code (`LD_*`, "
+        "`BASH_ENV` ...) are rejected; `LD_LIBRARY_PATH`, `PYTHONPATH` and similar may name "
+        "these directories and those of the system. A conda environment must be one of "
         "`conda_roots`, or be in these directories and named by its absolute path. This checks the"
         " submission and does not confine the job: programs in these directories, except "
-        "interpreters, get any arguments; all of them read files of their user (such as Python "
-        "packages in the home directory); and a user who may write there, or change a symbolic "
-        "link there later, can run anything.",
+        "interpreters, get any arguments; programs read files of their user (Python's user "
+        "packages, `.Rprofile` and `.zshenv` are switched off, which a program may undo; Julia's "
+        "`startup.jl`, R packages in the home directory and conda's `.condarc` are not); and a "
+        "user who may write there, or change a symbolic link there later, can run anything.",
     )
     conda_roots: tuple[str, ...] = setting(
         (
