@@ -48,6 +48,10 @@ KINDS = {
         has_status=True,
         fields=("spec.nodeName", "spec.schedulerName", "status.phase"),
     ),
+    "/api/v1/secrets": Kind(kind="Secret"),
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": Kind(
+        kind="MutatingWebhookConfiguration", is_namespaced=False
+    ),
     "/apis/coordination.k8s.io/v1/leases": Kind(kind="Lease", allows_blind_update=False),
     "/apis/resource.k8s.io/v1/resourceclaims": Kind(kind="ResourceClaim", has_status=True),
     "/apis/resource.k8s.io/v1/resourceslices": Kind(kind="ResourceSlice", is_namespaced=False),
