@@ -15,7 +15,11 @@ def test_only_parts_that_speak_http_import_aiohttp() -> None:
         or "from aiohttp" in text
         or "from yarl" in text
     ]
-    assert found == ["kubernetes/client/http.py", "kubernetes/scheduler/__main__.py"]
+    assert found == [
+        "kubernetes/client/http.py",
+        "kubernetes/scheduler/__main__.py",
+        "kubernetes/webhook/http.py",
+    ]
 
 
 def test_the_rest_of_the_kubernetes_package_works_without_it() -> None:

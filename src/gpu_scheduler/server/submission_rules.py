@@ -228,7 +228,13 @@ def _behind(path: str, real: str) -> str:
 class ScriptRule:
     """Restricts programs to `security.allowed_script_paths` of one server."""
 
-    def __init__(self, allowed: Iterable[str], conda_roots: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        allowed: Iterable[str],
+        conda_roots: Iterable[str] = (),
+        default_runner: Runner = Runner.PROCESS,
+    ) -> None:
+        self._runners = {Runner.PROCESS, default_runner}
         self._allowed_text = ", ".join(allowed)
         self._allowed = with_resolved(allowed)
         self._trusted = with_resolved((*self._allowed, *SYSTEM, *conda_roots))
@@ -246,7 +252,7 @@ class ScriptRule:
             raise self._refusal("the job is a script that was submitted as text")
         if launch.image:
             raise self._refusal("the job runs in a container")
-        if launch.runner is not Runner.PROCESS:
+        if launch.runner not in self._runners:
             raise self._refusal(
                 f"the job runs on a terminal ({launch.runner.value}), where any program can be "
                 "started (submit it with --runner process)"
@@ -391,7 +397,8 @@ class SiteRules:
         self._notifications = settings.notifications
         self._forbidden = security.forbidden_environment
         allowed = security.allowed_script_paths
-        self._scripts = ScriptRule(allowed, security.conda_roots) if allowed else None
+        runner = Runner(settings.jobs.runner)
+        self._scripts = ScriptRule(allowed, security.conda_roots, runner) if allowed else None
 
     def check(self, submission: Submit | SubmitSeries) -> Submit | SubmitSeries:
         """Raise `Forbidden` if a rule is broken; of several jobs, with the `index` of the first."""

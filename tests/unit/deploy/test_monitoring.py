@@ -12,7 +12,7 @@ import yaml
 
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.measurements import DeviceReading, NodeReadings
+from gpu_scheduler.model.measurements import DeviceReading, NodeFiles, NodeReadings
 from gpu_scheduler.notify.retry_queue import Lane
 from tests.unit.api.lab import ApiLab
 
@@ -35,6 +35,7 @@ def labels() -> dict[str, set[str]]:
         lab.submit(gpu_count=8)
         lab.submit(gpu_count=8)
         lab.loop.telemetry["n0"] = NodeReadings(at_ms=1, readings=(DeviceReading(index=0),))
+        lab.loop.loop_metrics.files["n0"] = NodeFiles(log_bytes=1, leftovers=1)
         lab.loop.core.state.gpu_meter.energy_uj["n0", 0] = 1
         lab.loop.loop_metrics.others["gpu_hot"] = 1
         service = {"name": "web", "replicas": 1, "command": ["serve"]}

@@ -11,7 +11,7 @@ from gpu_scheduler.control.messages import Submit, SubmitSeries
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.server.submission_rules import SiteRules
-from gpu_scheduler.settings.groups.jobs import GpuSettings, SecuritySettings
+from gpu_scheduler.settings.groups.jobs import GpuSettings, JobSettings, SecuritySettings
 from gpu_scheduler.settings.groups.policy import SchedulerSettings
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.rows import EnvironmentRow
@@ -273,6 +273,15 @@ def test_job_on_terminal_is_rejected_since_any_program_can_be_started_there(
     with pytest.raises(Forbidden, match=r"on a terminal .* --runner process"):
         strict.check(Submit(a_job(), launch))
     rules().check(Submit(a_job(), launch))
+
+
+def test_site_whose_default_runner_is_screen_accepts_it_for_allowed_programs(site: Path) -> None:
+    security = SecuritySettings(allowed_script_paths=(str(site / "allowed"),))
+    strict = SiteRules(Settings(security=security, jobs=JobSettings(runner="screen")))
+    launch = Launch(argv=(str(site / "allowed/run"),), workdir="/", runner=Runner.SCREEN)
+    strict.check(Submit(a_job(), launch))
+    with pytest.raises(Forbidden, match=r"on a terminal \(tmux\)"):
+        strict.check(Submit(a_job(), replace(launch, runner=Runner.TMUX)))
 
 
 def test_allowed_job_runs_no_start_up_file_of_its_home(site: Path) -> None:

@@ -18,7 +18,7 @@ from gpu_scheduler.kubernetes.client.configuration import load_configuration
 from gpu_scheduler.kubernetes.client.errors import KubernetesError
 from gpu_scheduler.kubernetes.client.http import connect
 from gpu_scheduler.kubernetes.webhook.certificates import CertificateKeeper
-from gpu_scheduler.kubernetes.webhook.server import application, start
+from gpu_scheduler.kubernetes.webhook.http import application, start
 from gpu_scheduler.logging_setup.structured import LogConfig, configure
 
 log = structlog.get_logger("webhook")

@@ -34,6 +34,7 @@ def test_processes_found_only_by_scan_are_scanned_twice(
         tracker=SimpleNamespace(leftovers=leftovers),
         loop=SimpleNamespace(after=lambda _, callback, *arguments: callback(*arguments)),
         log_rotation=SimpleNamespace(check=lambda _: None),
+        boot="boot",
     )
     finished: list[Over] = []
     events = SimpleNamespace(cleanup_finished=lambda _, over: finished.append(over))
