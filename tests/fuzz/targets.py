@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import tempfile
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -78,8 +79,10 @@ from tests.builders import a_core, a_job
 
 CORPUS = Path(__file__).parent / "corpus"
 WIRE = Path(__file__).parents[1] / "fixtures" / "wire"
-HANG_S = 20.0
-"""A request that takes longer than this hangs."""
+HANG_S = 120.0
+"""A request that takes longer than this hangs; a busy machine needs far less."""
+RENEWED_AFTER = 300
+"""Inputs to one server or node: their jobs and tenants only grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,21 @@ def target(
         return run
 
     return add
+
+
+history: deque[bytes] = deque(maxlen=RENEWED_AFTER)
+"""The inputs before this one that the server or node of a target has seen."""
+
+
+def run_recorded(name: str, data: bytes, found: Path) -> None:
+    """Run a target. If it fails, write this input and those before it to a file in `found`."""
+    try:
+        TARGETS[name].run(data)
+    except BaseException:
+        lines = "".join(f"{one.hex()}\n" for one in (*history, data))
+        (found / f"{name}-sequence").write_text(lines)
+        raise
+    history.append(data)
 
 
 def quiet() -> None:
@@ -512,8 +530,6 @@ HTTP_WORDS = tuple(
         }
     )
 )
-RENEWED_AFTER = 300
-"""Requests to one server; its jobs and tenants only grow."""
 
 
 class _Who:
@@ -601,6 +617,7 @@ def _server() -> _Server:
     if _servers and _servers[0].left <= 0:
         _servers.pop().close()
     if not _servers:
+        history.clear()
         _servers.append(_Server())
     _servers[0].left -= 1
     return _servers[0]
@@ -770,6 +787,7 @@ def agent_message(data: bytes) -> None:
     if _nodes and _nodes[0].left <= 0:
         _nodes.pop().close()
     if not _nodes:
+        history.clear()
         _nodes.append(_Nodes())
     nodes = _nodes[0]
     nodes.left -= 1

@@ -140,6 +140,14 @@ def test_unavailable_unheld_gpus_are_counted_as_unusable() -> None:
     assert (state.usable_gpu_milli, state.total_gpu_milli) == (8000, 9000)
 
 
+def test_node_with_unknown_mig_profile_can_be_closed() -> None:
+    split = {"mode": DeviceMode.MIG, "mig_slices": (("1c.3g.40gb", 2),)}
+    node = a_node(gpus=1, device=split)
+    state = a_state(nodes=[node])
+    state.set_node(replace(node, closed=NodeClosure(since_ms=1)))
+    assert (state.usable_gpu_milli, state.total_gpu_milli) == (0, 1000)
+
+
 def test_victims_are_found_after_node_with_high_ordinal_joins() -> None:
     held = running(a_job(number=9, priority=250), on("n0", range(8)))
     wanted = a_job(number=1, gpus=8, priority=2500)

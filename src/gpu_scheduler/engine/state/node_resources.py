@@ -157,7 +157,9 @@ class NodeResources:
             idle += share * (devices >> position & 1)
         for position, device in enumerate(self.node_class.devices):
             for profile, count in device.mig_slices if devices >> position & 1 else ():
-                idle -= (count - self.mig[position, profile]) * mig_share_milli(profile)
+                # No request can name an unknown profile, so its slices are never held.
+                if held := count - self.mig[position, profile]:
+                    idle -= held * mig_share_milli(profile)
         return idle
 
     def free_slices(self, profile: str) -> int:
