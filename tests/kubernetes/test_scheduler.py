@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from gpu_scheduler.kubernetes.names import (
     INDICES_ANNOTATION,
 )
 from tests.kubernetes.lab.control_plane import ControlPlane, kwok_node
+from tests.ports import lasting_port
 
 pytestmark = pytest.mark.slow
 
@@ -48,9 +48,7 @@ class Cluster:
         self.namespace = namespace
         self.log = directory / "scheduler.log"
         self.process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = lasting_port()
 
     def start(self) -> None:
         command = [sys.executable, "-m", "gpu_scheduler.kubernetes.scheduler"]
@@ -116,11 +114,22 @@ class Cluster:
             if (name := one["metadata"]["name"]).startswith(f"gpu-{self.namespace}")
         )
 
+    def metrics(self) -> str:
+        """What the scheduler serves for Prometheus; nothing before it listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as page:
+                return str(page.read().decode())
+        except OSError:
+            return ""
+
     def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition; a scheduler that has ended fails the test at once."""
         end = time.monotonic() + DEADLINE_S
         while not condition():
-            if time.monotonic() > end:
-                pytest.fail(f"still waiting; the log ends with\n{self.log.read_text()[-3000:]}")
+            has_ended = self.process is not None and self.process.poll() is not None
+            if has_ended or time.monotonic() > end:
+                what = "the scheduler has ended" if has_ended else "still waiting"
+                pytest.fail(f"{what}; its log ends with\n{self.log.read_text()[-3000:]}")
             time.sleep(0.2)
 
 
@@ -155,13 +164,14 @@ def test_the_quick_start_from_claim_to_running_pod(cluster: Cluster) -> None:
     pod = cluster.get("pod", "gpu-test")
     assert pod["metadata"]["annotations"][ALLOCATED_ANNOTATION] == "0"
     assert cluster.device_leases() == [f"gpu-{node}-0"]
-    cluster.until(lambda: "Running" in cluster.kubectl("get", "gclaim", "single-gpu"))
-    columns = cluster.kubectl("get", "gclaim", "single-gpu", "--no-headers").split()
-    assert columns[:4] == ["single-gpu", "Running", node, "0"]
-    assert "assigned to GPU 0" in cluster.kubectl("get", "events")
-    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.port}/metrics") as answer:
-        metrics = answer.read().decode()
-    assert "gpu_scheduler_kube_pods_bound_total 1.0" in metrics
+    columns = ["single-gpu", "Running", node, "0"]
+    cluster.until(
+        lambda: (
+            cluster.kubectl("get", "gclaim", "single-gpu", "--no-headers").split()[:4] == columns
+        )
+    )
+    cluster.until(lambda: "assigned to GPU 0" in cluster.kubectl("get", "events"))
+    cluster.until(lambda: "gpu_scheduler_kube_pods_bound_total 1.0" in cluster.metrics())
     cluster.kubectl("delete", "pod", "gpu-test")
     cluster.until(lambda: cluster.device_leases() == [])
     assert cluster.stop(signal.SIGTERM) == 0
@@ -232,7 +242,8 @@ def test_urgent_pods_evict_others_by_the_eviction_api(cluster: Cluster) -> None:
     cluster.until(lambda: "low" in cluster.bound())
     cluster.apply(cluster.pod("high", gpus=1, priorityClassName=urgent))
     cluster.until(lambda: cluster.bound().keys() == {"high"})
-    assert f"evicted for {cluster.namespace}/high" in cluster.kubectl("get", "events")
+    why = f"evicted for {cluster.namespace}/high"
+    cluster.until(lambda: why in cluster.kubectl("get", "events"))
     cluster.plane.kubectl("delete", "priorityclass", urgent)
 
 
@@ -249,7 +260,7 @@ def test_a_killed_scheduler_is_followed_by_one_that_knows_everything(cluster: Cl
         (node, index) for node, indices in cluster.bound().values() for index in indices.split(",")
     ]
     assert len(given) == len(set(given)) == 24
-    assert len(cluster.device_leases()) == 24
+    cluster.until(lambda: len(cluster.device_leases()) == 24)
     for pod in list(cluster.bound())[:4]:
         cluster.kubectl("delete", "pod", pod, "--wait=false")
     cluster.until(lambda: len(cluster.bound()) == 12 and len(cluster.get("pods")) == 12)

@@ -296,7 +296,7 @@ def test_pods_are_bound_and_preempted_without_faults() -> None:
     assert writes_without_faults() > 15
 
 
-def stopped_at(number: int, *, after: bool, freezes: bool, believes: bool = False) -> None:
+def stopped_at(number: int, *, after: bool, freezes: bool, believes: bool = False) -> World:
     """The leader is killed, or frozen for a minute, at one of its writes; a standby follows.
 
     With `believes` the frozen one goes on as if it still led.
@@ -315,11 +315,24 @@ def stopped_at(number: int, *, after: bool, freezes: bool, believes: bool = Fals
         world.loop.call_later(1.0, lambda: world.scheduler("second", always_leads=believes))
 
     play(world, prepare)
+    return world
 
 
 @pytest.mark.parametrize("number", range(1, 30, 4))
 def test_the_next_leader_finishes_what_a_killed_one_began(number: int) -> None:
     stopped_at(number, after=number % 8 == 1, freezes=False)
+
+
+def test_pods_that_the_next_leader_binds_get_their_event() -> None:
+    first_binding = 10
+    world = stopped_at(first_binding, after=False, freezes=False)
+    told = {
+        one["involvedObject"]["name"]: one["message"]
+        for (path, _, _), one in world.api.objects.items()
+        if path == "/api/v1/events" and one["reason"] == "Scheduled"
+    }
+    assert {"w0", "w1", "w2", "single"} <= told.keys()
+    assert all(message.startswith("assigned to GPU ") for message in told.values())
 
 
 @pytest.mark.parametrize("number", range(2, 30, 4))

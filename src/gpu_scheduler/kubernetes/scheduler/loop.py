@@ -7,7 +7,7 @@ decide the same again. Only the leader runs cycles; the others keep their caches
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -280,6 +280,9 @@ class Scheduler:
                 self.counters.bound_pods += 1
                 annotations = completion_annotations(completion)
                 self._ahead.bind(completion.pod, completion.node, annotations, at)
+                await self._tell_assigned(
+                    completion.pod, completion.node, [held.index for held in completion.held]
+                )
         released = await asyncio.gather(*(self._writer.release(one) for one in repairs.releases))
         for release, is_done in zip(repairs.releases, released, strict=True):
             if is_done:
@@ -316,9 +319,7 @@ class Scheduler:
             # Should another scheduler be at work, the two must not fail each other for ever.
             asyncio.get_running_loop().call_later(self._random.uniform(0.1, 1.0), self.wake)
         for one in bound:
-            gpus = ",".join(dict.fromkeys(str(device.index) for device in one.devices))
-            where = f"GPU {gpus} of node {one.node}" if gpus else f"node {one.node}"
-            await self._tell(one.pod, "Scheduled", f"assigned to {where}")
+            await self._tell_assigned(one.pod, one.node, [device.index for device in one.devices])
         return bound
 
     async def _evict(self, decision: Decision, at: float) -> None:
@@ -387,6 +388,11 @@ class Scheduler:
 
     def _may_tell_claim(self, uid: str, at: float) -> bool:
         return at - self._told_at.get(uid, float("-inf")) >= self._settings.retold_seconds
+
+    async def _tell_assigned(self, pod: Pod, node: str, indices: Iterable[int]) -> None:
+        gpus = ",".join(str(index) for index in sorted(set(indices)))
+        where = f"GPU {gpus} of node {node}" if gpus else f"node {node}"
+        await self._tell(pod, "Scheduled", f"assigned to {where}")
 
     async def _tell(self, pod: Pod, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an event about a pod."""
