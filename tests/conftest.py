@@ -16,7 +16,12 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.effort import examples
 
-pytest_plugins = ["tests.postgres", "tests.kubernetes.lab.fixtures", "tests.security_table"]
+pytest_plugins = [
+    "tests.postgres",
+    "tests.kubernetes.lab.fixtures",
+    "tests.security_table",
+    "tests.loop_reads",
+]
 
 # Tests start thousands of Python processes; without cached byte code each compiles the package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

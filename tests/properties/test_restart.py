@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import SetNode
-from gpu_scheduler.control.restore import recall, restore
+from gpu_scheduler.control.restore import read_ended, recall, restore
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.job import ENDED
 from tests.effort import examples
@@ -31,9 +31,8 @@ class CrashingRig(Rig):
         old = self.core
         self.core = Core(old.state.policy, self.predictor, CoreLimits(backoff_ms=1_000))
         restore(self.core.state, self.store, self.now_ms)
-        for row in self.store.jobs():
-            if row.state in ENDED:
-                recall(self.core.state, row, self.store)
+        for stored in read_ended(self.store, [row.job.id for row in self.store.jobs()]):
+            recall(self.core.state, stored)
         for node in self.audit.nodes.values():
             self.apply(SetNode(node))
         assert known(self.core, self.now_ms) == known(old, self.now_ms)

@@ -15,7 +15,7 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
 )
-from gpu_scheduler.control.restore import recall, restore
+from gpu_scheduler.control.restore import read_ended, recall, restore
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Job, JobState
@@ -268,9 +268,8 @@ def test_restart_does_not_change_retried_gang(array: str, told: int, *, is_resta
         for node in a_cluster(nodes=3, gpus=4):
             bench.tell(SetNode(node))
     if not array:
-        row = bench.store.job("j1")
-        assert row is not None
-        recall(bench.core.state, row, bench.store)
+        (stored,) = read_ended(bench.store, ["j1"])
+        recall(bench.core.state, stored)
         bench.tell(Retry("j1"))
     bench.at(110_000)
     assert len(bench.allocation.placements) == 3

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
+from typing import TypeVar
 
 import structlog
 
@@ -32,7 +33,7 @@ from gpu_scheduler.control.messages import (
     RunCycle,
     SubmitSeries,
 )
-from gpu_scheduler.control.restore import recall, restore
+from gpu_scheduler.control.restore import read_ended, recall, restore
 from gpu_scheduler.control.scheduling.culprits import describe
 from gpu_scheduler.control.self_monitoring import LoopMetrics
 from gpu_scheduler.control.writer import CommitExecutor, StoreWriter
@@ -55,6 +56,7 @@ EVENTS_AT_ONCE = 1_000
 LARGEST_BACKLOG = 10_000
 """A subscriber that is this many events behind is disconnected."""
 
+T = TypeVar("T")
 Backlog = asyncio.Queue[tuple[int, EventRow] | None]
 
 
@@ -70,6 +72,11 @@ class EventBroadcaster:
         self._store = store
         self._backlogs: set[Backlog] = set()
         self._closed = False
+        self._last = 0
+
+    def restart(self, last: int) -> None:
+        """The state was read from the store, in which `last` is the number of the last event."""
+        self._last = last
 
     async def follow(self, after: int | None) -> AsyncIterator[tuple[int, EventRow]]:
         """Events after the sequence number `after` (None: from now on), without an end.
@@ -77,7 +84,7 @@ class EventBroadcaster:
         Ends when the subscriber falls too far behind, or the loop closes.
         """
         backlog: Backlog = asyncio.Queue(LARGEST_BACKLOG)
-        seen = self._store.last_event() if after is None else after
+        seen = self._last if after is None else after
         joined = False
         try:
             while True:
@@ -103,6 +110,7 @@ class EventBroadcaster:
 
     def publish(self, writes: list[Write], last: int) -> None:
         """Publish the events of a commit; `last` is the sequence number of the last one."""
+        self._last = last
         if not self._backlogs:
             return
         events = _events(writes)
@@ -122,8 +130,6 @@ class EventBroadcaster:
 
     async def _events_behind(self, sequence: int) -> list[tuple[int, EventRow]]:
         """One page of events from the store, read in a thread to keep the event loop free."""
-        if sequence >= self._store.last_event():
-            return []
         return await asyncio.to_thread(self._store.events, sequence, EVENTS_AT_ONCE)
 
 
@@ -152,6 +158,8 @@ MOST_NOTES = 10_000
 LONGEST_CYCLE_PAUSE_S = 30.0
 """The pause after a failed cycle doubles from a second up to this."""
 
+Release = Callable[[list[Effect]], Awaitable[None]]
+"""Carries out effects; the loop takes no further messages until it returns."""
 ExtraWrites = Callable[[Sequence[Outcome]], Sequence[Write]]
 """Makes rows from outcomes, to be stored in the same commit."""
 log = structlog.get_logger("control")
@@ -198,7 +206,7 @@ class Loop:
         self._sleeper: asyncio.Future[None] | None = None
         self._closing = False
         self._writer: CommitExecutor = writer or StoreWriter()
-        self._release: list[Callable[[list[Effect]], None]] = []
+        self._release: list[Release] = []
         self._on_reload: list[Callable[[], None]] = []
         self._on_committed: list[Callable[[list[Write]], None]] = []
         self._on_deposed: list[Callable[[SchedulerError], None]] = []
@@ -221,7 +229,7 @@ class Loop:
 
     # Callbacks.
 
-    def on_effects(self, release: Callable[[list[Effect]], None]) -> None:
+    def on_effects(self, release: Release) -> None:
         """Call `release` with the effects of each batch, after its commit."""
         self._release.append(release)
 
@@ -319,6 +327,10 @@ class Loop:
         if len(self._notes) > MOST_NOTES:
             del self._notes[: MOST_NOTES // 2]
             log.warning("audit records dropped while the store is unavailable")
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Read the store in the thread of the writer, after the commits before this call."""
+        return await self._writer.run(work)
 
     async def maintain(self, work: Callable[[], int]) -> int:
         """Run maintenance of the store between two commits, in the thread of the writer."""
@@ -435,7 +447,8 @@ class Loop:
         answers: list[tuple[_Request, Outcome]] = []
         for run in group_similar(batch, _join_key):
             self._applying = run
-            answers += self._apply_run(run, done)
+            if await self._recall_ends(run):
+                answers += self._apply_run(run, done)
         self._applying = []
         done.add_array_rows()
         done.writes += self.core.ledger_writes()
@@ -457,7 +470,7 @@ class Loop:
         """Carry out effects; if that fails for want of the store, reload everything."""
         try:
             for release in self._release:
-                release(effects)
+                await release(effects)
         except StoreUnavailable as error:
             log.warning("store unavailable; orders will be sent after the reload", error=str(error))
             await self._reload()
@@ -513,31 +526,32 @@ class Loop:
         return outcome
 
     def _apply(self, message: Command | Fact, caller: Caller, now_ms: int) -> Outcome:
-        self._recall_ends(message)
         permissions.check(self.core.state, caller, message)
         if self._rules is not None:
             message = apply_rules(self.core.state, message, self._rules)
         queue_shares.check(self.core.state, caller, message)
         return self.core.apply_in_batch(message, now_ms)
 
-    def _recall_ends(self, message: Command | Fact) -> None:
-        """Load the ended jobs that the message names from the store, if they are not in memory.
+    async def _recall_ends(self, run: list[_Request]) -> bool:
+        """Load the ended jobs that the messages name, if they are not in memory.
 
-        Also their unmet dependencies, for which a retried job waits again.
+        Also their unmet dependencies, for which a retried job waits again. If the store cannot be
+        read, answer the messages with its error and return False.
         """
-        for job_id in jobs_named_in(message):
-            for other_id in self._recall(job_id):
-                self._recall(other_id)
-
-    def _recall(self, job_id: str) -> list[str]:
-        """Load one ended job; return the ids of its unmet dependencies."""
         state = self.core.state
-        known = job_id in state.jobs or job_id in state.ended
-        row = None if known else self.store.job(job_id)
-        if row is None:
-            return []
-        recall(state, row, self.store)
-        return [d.job_id for d in row.job.dependencies if d.job_id not in row.met]
+        named = {job_id for request in run for job_id in jobs_named_in(request.message)}
+        missing = sorted(job_id for job_id in named if not state.knows(job_id))
+        if not missing:
+            return True
+        try:
+            found = await self.read(partial(read_ended, self.store, missing))
+        except SchedulerError as error:
+            self.loop_metrics.refusals += len(run)
+            _refuse(run, error)
+            return False
+        for ended in found:
+            recall(state, ended)
+        return True
 
     def _add_cycle(self, done: Outcome) -> Exception | None:
         """Run a cycle and add its outcome to that of the messages before it.
@@ -675,6 +689,7 @@ class Loop:
         core = self._new_core()
         core.state.calendar = self._calendar()
         restore(core.state, self.store, now_ms)
+        self._events.restart(self.store.last_event())
         return core
 
 

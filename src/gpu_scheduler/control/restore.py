@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 
@@ -110,12 +110,45 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def recall(state: ControlState, row: JobRow, store: Store) -> None:
-    """Load an ended job from the store, so that it can be retried or depended on."""
-    job = row.job
-    if job.id in state.jobs or job.id in state.ended or row.state not in ENDED:
+@dataclass(frozen=True, slots=True)
+class StoredJob:
+    """An ended job as it is stored, with what its record needs besides its own row."""
+
+    row: JobRow
+    tasks: list[TaskRow]
+    last_members: dict[int | None, int]
+
+
+def read_ended(store: Store, job_ids: Iterable[str]) -> list[StoredJob]:
+    """Read the ended jobs with these ids, and their dependencies that were not met.
+
+    Only reads, so that it may run in another thread than the one that owns the state.
+    """
+    found: dict[str, StoredJob] = {}
+    for job_id in job_ids:
+        if (row := _read_job(store, job_id, found)) is not None:
+            for dependency in row.job.dependencies:
+                if dependency.job_id not in row.met:
+                    _read_job(store, dependency.job_id, found)
+    return list(found.values())
+
+
+def _read_job(store: Store, job_id: str, found: dict[str, StoredJob]) -> JobRow | None:
+    """Add one ended job to those that were found."""
+    row = store.job(job_id)
+    if row is None or row.state not in ENDED:
+        return None
+    if job_id not in found:
+        found[job_id] = _stored_job(store, row)
+    return row
+
+
+def recall(state: ControlState, stored: StoredJob) -> None:
+    """Add an ended job to the state, so that it can be retried or depended on."""
+    row, job = stored.row, stored.row.job
+    if state.knows(job.id):
         return
-    record = _record_of(state, row, store)
+    record = _record_of(state, stored)
     record.end_ms = row.end_ms
     if job.hold:
         record.wait_on(HELD, Reason(ReasonCode.HELD))
@@ -256,7 +289,7 @@ def _queued_together(row: JobRow) -> tuple[object, ...]:
 
 
 def _restore_record(state: ControlState, row: JobRow, store: Store, now_ms: int) -> None:
-    record = _record_of(state, row, store)
+    record = _record_of(state, _stored_job(store, row))
     job = record.job
     state.jobs[job.id] = record
     if job.hold:
@@ -278,21 +311,30 @@ def _restore_record(state: ControlState, row: JobRow, store: Store, now_ms: int)
             state.set_timer(task.resume_ms, BACKOFF, job.id, number)
 
 
-def _record_of(state: ControlState, row: JobRow, store: Store) -> JobRecord:
-    """The record of a stored job."""
+def _stored_job(store: Store, row: JobRow) -> StoredJob:
+    """Read what the record of a job needs besides its row."""
     job = row.job
+    tasks = store.tasks(job.id) if job.array is not None else []
+    last_members: dict[int | None, int] = {}
+    if is_elastic(job):
+        # By task, how many members the last ended attempt had.
+        last_members = {one.task: len(one.placements) for one in store.attempts(job.id)}
+    return StoredJob(row, tasks, last_members)
+
+
+def _record_of(state: ControlState, stored: StoredJob) -> JobRecord:
+    """The record of a stored job."""
+    job = stored.row.job
     members = state.shared_members(job.members)
     if members is not job.members:
         job = replace(job, members=members)
     record = JobRecord(job)
-    _fill(record, row, store.tasks(job.id) if job.array is not None else [])
-    if is_elastic(job):
-        # Its number of members at the last start; a retried task that had ended has none.
-        only = record.only_task
-        for number, task in record.tasks.items() if only is None else [(None, only)]:
-            ended = store.attempts(job.id, number) if task.start_ms is not None else []
-            if ended:
-                task.members = len(ended[-1].placements)
+    _fill(record, stored.row, stored.tasks)
+    # The number of members at the last start; a retried task that had ended has none.
+    only = record.only_task
+    for number, task in record.tasks.items() if only is None else [(None, only)]:
+        if task.start_ms is not None and number in stored.last_members:
+            task.members = stored.last_members[number]
     return record
 
 

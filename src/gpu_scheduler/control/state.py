@@ -238,6 +238,10 @@ class ControlState:
             raise UnknownThing(f"{display_name(job_id)} is not known")
         return record
 
+    def knows(self, job_id: str) -> bool:
+        """Tell whether a job is in memory, ended or not."""
+        return job_id in self.jobs or job_id in self.ended
+
     def running(self, allocation_id: str) -> tuple[JobRecord, int | None, TaskRecord] | None:
         """Job, task number and task record of an allocation; None once it has ended."""
         found = self.by_allocation.get(allocation_id)

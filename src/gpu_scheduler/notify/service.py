@@ -161,18 +161,20 @@ class Notifications:
         progress = None
         while True:
             try:
-                self._progress = progress = progress or self._read_progress()
-                return list(self._scheduler.store.notices())
+                self._progress = progress = progress or await self._read_progress()
+                return list(await asyncio.to_thread(self._scheduler.store.notices))
             except SchedulerError as error:
                 log.warning("cannot read the store; notifications will retry", error=str(error))
             await asyncio.sleep(RETRY_S)
 
-    def _read_progress(self) -> _Progress:
-        cursor = self._scheduler.store.cursor(CURSOR)
+    async def _read_progress(self) -> _Progress:
+        store = self._scheduler.store
+        cursor = await asyncio.to_thread(store.cursor, CURSOR)
         if cursor is None:
             # Assume free GPUs at first: GPUs that were never used must cause no notification.
             free = self._scheduler.free_gpus()
-            return _Progress(self._scheduler.store.last_event(), 1 if free is None else free, {})
+            last = await asyncio.to_thread(store.last_event)
+            return _Progress(last, 1 if free is None else free, {})
         note = json.loads(cursor.note or "{}")
         return _Progress(cursor.sequence, int(note.get("free", 0)), dict(note.get("budgets", {})))
 

@@ -209,8 +209,9 @@ async def set_up_pools(loop: Loop, policy: PolicySettings) -> None:
     ]
     if len(wanted) == 1 and policy.elastic:
         wanted.append(_complement(wanted[0]))
-    stored = [quota for quota in loop.store.pools() if quota.percent < WHOLE_PERCENT]
-    if not loop.store.pools():
+    pools = await loop.read(loop.store.pools)
+    stored = [quota for quota in pools if quota.percent < WHOLE_PERCENT]
+    if not pools:
         if wanted:
             await loop.apply(SetPools(tuple(wanted)))
     elif wanted and _by_pool(wanted) != _by_pool(stored):
@@ -244,10 +245,10 @@ async def set_up_tenants(loop: Loop, entries: Iterable[TenantEntry] = ()) -> Non
 
     Fields that the settings do not name stay the same.
     """
-    if DEFAULT_TENANT not in {tenant.id for tenant in loop.store.tenants()}:
+    if DEFAULT_TENANT not in {tenant.id for tenant in await loop.read(loop.store.tenants)}:
         await loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
     for entry in entries:
-        stored = {tenant.id: tenant for tenant in loop.store.tenants()}
+        stored = {tenant.id: tenant for tenant in await loop.read(loop.store.tenants)}
         known = stored.get(entry.id)
         tenant = read_tenant(entry.patch, known or Tenant(id=entry.id, name=entry.id))
         if tenant == known:

@@ -45,9 +45,12 @@ class Bench:
         self.now_ms = 1_000
         self.orders: list[Effect] = []
         self.loop = Loop(self.store, self._core, lambda: self.now_ms, sweep_ms=5)
-        self.loop.on_effects(self.orders.extend)
+        self.loop.on_effects(self._keep_orders)
         self.loop.on_reload(lambda: self.loop.post(SetNode(a_node())))
         self.loop.start()
+
+    async def _keep_orders(self, effects: list[Effect]) -> None:
+        self.orders += effects
 
     def _core(self) -> Core:
         return a_core(limits=LIMITS)

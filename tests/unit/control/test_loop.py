@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from threading import Event
+from threading import Event, current_thread
 from types import NoneType
 from typing import Any
 
@@ -26,6 +26,7 @@ from gpu_scheduler.control.messages import (
     SubmitSeries,
     Update,
 )
+from gpu_scheduler.control.restore import read_ended
 from gpu_scheduler.model.errors import (
     ClusterError,
     Forbidden,
@@ -44,8 +45,9 @@ from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.memory import MemoryStore
-from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Write
+from gpu_scheduler.store.rows import AuditRow, EventRow, JobRow, NewJobs, Write
 from tests.builders import a_core, a_job, a_node, a_request, after, an_array
+from tests.loop_reads import ReadOnLoop
 
 VISION = frozenset({"vision"})
 ANN = Caller(user="ann", uid=1000, tenant="vision", tenants=VISION)
@@ -86,10 +88,13 @@ class Bench:
         self.reloads = 0
         self.orders: list[Effect] = []
         self.loop = Loop(store, self._core, lambda: self.now_ms, sweep_ms=5)
-        self.loop.on_effects(self.orders.extend)
+        self.loop.on_effects(self._keep_orders)
         self.loop.on_reload(self._reloaded)
         self.reloaded = asyncio.Event()
         self.loop.start()
+
+    async def _keep_orders(self, effects: list[Effect]) -> None:
+        self.orders += effects
 
     def _core(self) -> Core:
         return a_core(nodes=[])
@@ -360,7 +365,7 @@ def test_orders_that_fail_on_unavailable_store_are_sent_after_reload() -> None:
     async def test(bench: Bench) -> None:
         away = [StoreUnavailable("just now")]
 
-        def give(_: list[Effect]) -> None:
+        async def give(_: list[Effect]) -> None:
             if away:
                 raise away.pop()
 
@@ -819,5 +824,35 @@ def test_failing_commit_listener_does_no_harm() -> None:
         assert outcome.jobs
         assert seen
         assert bench.reloads == 0
+
+    with_loop(test)
+
+
+def test_guard_finds_read_on_event_loop() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(user="ann", hold=True), ANN)
+        with pytest.raises(ReadOnLoop, match="_read_job calls"):
+            read_ended(bench.store, ["job-1"])
+
+    with_loop(test)
+
+
+def test_ended_job_is_recalled_in_thread_of_writer() -> None:
+    async def test(bench: Bench) -> None:
+        loop = bench.loop
+        threads = []
+        read = bench.store.job
+
+        def job(job_id: str) -> JobRow | None:
+            threads.append(current_thread().name)
+            return read(job_id)
+
+        await loop.apply(a_submission(user="ann", hold=True), ANN)
+        await loop.apply(Cancel("job-1"), ANN)
+        loop.core.state.ended.clear()
+        bench.store.job = job  # type: ignore[method-assign]
+        await loop.apply(Retry("job-1"), ANN)
+        assert threads == ["commit"]
+        assert "job-1" in loop.core.state.jobs
 
     with_loop(test)

@@ -108,6 +108,11 @@ class NotifyBench:
         return [dict(event.data) for _, event in self.store.events() if event.kind == kind]
 
 
+async def read_rows(rules: EventRules, bench: NotifyBench) -> list[NoticeRow]:
+    """The notifications of all events, read in a thread as the service does."""
+    return await asyncio.to_thread(rules.rows, bench.store.events(), 0)
+
+
 def with_bench(
     tmp_path: Path, settings: NotificationSettings, test: Callable[[NotifyBench], Awaitable[None]]
 ) -> None:
@@ -552,7 +557,7 @@ def test_targets_of_idle_warnings(
     async def test(bench: NotifyBench) -> None:
         job = await bench.submit(name="lazy", user="ann", notify=read_rules(notify))
         await bench.loop.apply(an_idle_warning(job))
-        rows = EventRules(wanted, bench.store).rows(bench.store.events(), 0)
+        rows = await read_rows(EventRules(wanted, bench.store), bench)
         assert [row.target for row in rows if '"idle"' in row.document] == targets
         assert len(rows) == len(targets), "starts and ends are nobody's business by default"
 
@@ -570,9 +575,9 @@ def test_owner_gets_one_warning_for_the_tasks_of_an_array(tmp_path: Path) -> Non
             for outcome in (first, second):
                 await bench.loop.apply(an_idle_warning(outcome.jobs[0].id, task))
         reader = EventRules(wanted, bench.store)
-        rows = reader.rows(bench.store.events(), 0)
+        rows = await read_rows(reader, bench)
         assert len(rows) == 2
-        assert reader.rows(bench.store.events(), 0) == rows, "if they were not kept"
+        assert await read_rows(reader, bench) == rows, "if they were not kept"
 
     with_bench(tmp_path, NotificationSettings(), test)
 
@@ -596,7 +601,7 @@ def test_holdings_are_read_once_for_many_events(
             monkeypatch.setattr(bench.store, "allocations", counted)
             reader = EventRules(settings, bench.store)
             reads.clear()
-            rows = reader.rows(bench.store.events(), 0)
+            rows = await read_rows(reader, bench)
             assert (len(rows), len(reads)) == (6, 1)
 
         with_bench(tmp_path, settings, test)

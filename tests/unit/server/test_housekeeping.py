@@ -38,7 +38,7 @@ def test_logs_are_deleted_by_the_end_of_the_job(tmp_path: Path) -> None:
         await loop.apply(Ended("job-2.1", exit_code=0))
         for name in ("job-1", "job-2", "job-3", "job-99"):
             an_old_log(tmp_path, name)
-        assert delete_logs(loop, tmp_path, now[0] - 7 * DAY_MS) == 2
+        assert await asyncio.to_thread(delete_logs, loop, tmp_path, now[0] - 7 * DAY_MS) == 2
         await loop.close()
 
     asyncio.run(run())

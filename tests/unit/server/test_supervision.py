@@ -32,7 +32,7 @@ def test_background_task_of_the_leader_restarts_after_an_error(
         components = Components(
             settings=Settings(), paths=paths, store=MemoryStore(), clock=SchedulerClock()
         )
-        leader = Leader(components)
+        leader = await asyncio.to_thread(Leader, components)
         await leader.start()
         async with asyncio.timeout(60):
             await begun.wait()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from functools import partial
 
 from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.api.nodes.sessions import Sessions
@@ -27,6 +28,9 @@ NO_ENVIRONMENT = (
     "the environment that was captured with it is dropped by now (retention.environments_days); "
     "submit it again"
 )
+
+StoredLaunch = tuple[Launch, dict[str, str] | None]
+"""How a job is run, and the environment that was captured with it, if there is one."""
 
 
 class OrderDispatcher:
@@ -53,10 +57,10 @@ class OrderDispatcher:
         self._suspect = suspect
         self._last_environment: tuple[str, dict[str, str] | None] = ("", None)
 
-    def dispatch(self, effects: list[Effect]) -> None:
+    async def dispatch(self, effects: list[Effect]) -> None:
         """Send committed effects to their nodes."""
         starting = [effect.job.id for effect in effects if isinstance(effect, StartOrder)]
-        launches = self._loop.store.launches(starting) if starting else {}
+        launches = await self.read_launches(starting) if starting else {}
         for effect in effects:
             match effect:
                 case StartOrder():
@@ -77,6 +81,30 @@ class OrderDispatcher:
                     elif session is not None and isinstance(effect, TrustDeviceOrder):
                         session.send_trust(effect.index, effect.mark)
 
+    async def read_launches(self, job_ids: Sequence[str]) -> dict[str, StoredLaunch]:
+        """Read how these jobs are run, as far as that is stored."""
+        return await self._loop.read(partial(self._read_launches, job_ids))
+
+    def _read_launches(self, job_ids: Sequence[str]) -> dict[str, StoredLaunch]:
+        launches = self._loop.store.launches(job_ids)
+        return {
+            job_id: (launch, self._read_environment(launch.captured))
+            for job_id, launch in launches.items()
+        }
+
+    def _read_environment(self, name: str) -> dict[str, str] | None:
+        """Read a captured environment; the last one is cached, as jobs often share one.
+
+        Only the thread of the writer calls this.
+        """
+        if not name:
+            return None
+        last_name, environment = self._last_environment
+        if last_name != name or environment is None:
+            environment = self._loop.store.environment(name)
+            self._last_environment = (name, environment)
+        return environment
+
     def _return_undelivered(self, order: StartOrder) -> bool:
         """Return an attempt to the queue if its only node has just disconnected."""
         allocation = order.allocation
@@ -95,13 +123,13 @@ class OrderDispatcher:
         return True
 
     def send_start(
-        self, order: StartOrder, launch: Launch | None, *, only: str | None = None
+        self, order: StartOrder, stored: StoredLaunch | None, *, only: str | None = None
     ) -> None:
         """Order the nodes of an attempt, or `only` one of them, to start it."""
         allocation, job = order.allocation, order.job
         if only is None and self._return_undelivered(order):
             return
-        captured = None if launch is None else self._environment(launch.captured)
+        launch, captured = stored or (None, None)
         if launch is None or (launch.captured and captured is None):
             detail = NO_LAUNCH if launch is None else NO_ENVIRONMENT
             self._reports.post(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
@@ -117,16 +145,6 @@ class OrderDispatcher:
                 start = start_order(allocation, placement, job, launch, captured, limit_ms)
                 self._reports.gangs.complete_start(start, allocation, placement)
                 session.send(start)
-
-    def _environment(self, name: str) -> dict[str, str] | None:
-        """Return a captured environment; the last one is cached, as jobs often share one."""
-        if not name:
-            return None
-        last_name, environment = self._last_environment
-        if last_name != name or environment is None:
-            environment = self._loop.store.environment(name)
-            self._last_environment = (name, environment)
-        return environment
 
     def send_stop(self, order: StopOrder) -> None:
         """Order the nodes of an attempt to stop it."""

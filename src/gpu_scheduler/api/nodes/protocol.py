@@ -19,6 +19,7 @@ from gpu_scheduler.api.nodes.liveness import LivenessTimers, NodeTimeouts
 from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.api.nodes.sessions import NewestHellos, Session, Sessions, messages_for
 from gpu_scheduler.api.nodes.streams import LogStreams, TerminalStreams
+from gpu_scheduler.control.effects import StartOrder
 from gpu_scheduler.control.gang_commit import GANG
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Fact, NodeFenced, NodeReported, NodeSilent
@@ -315,18 +316,15 @@ class Agents:
             detection=hello.inventory.detection,
             held=len(hello.held),
         )
-        self._reconcile(session, {(work.allocation_id, work.member) for work in hello.held})
+        starts = self._reconcile(
+            session, {(work.allocation_id, work.member) for work in hello.held}
+        )
         self._resend_trust(session)
+        await self._resend_starts(session, starts)
 
-    def _reconcile(self, session: Session, held: set[tuple[str, int]]) -> None:
-        """Make what the node holds equal to what it should hold."""
+    def _reconcile(self, session: Session, held: set[tuple[str, int]]) -> list[StartOrder]:
+        """Make what the node holds equal to what it should hold; return what it is to start."""
         repairs = reconcile(self._loop.core.state, session.node, held, self._reports.committed.ids)
-        for order in repairs.starts:
-            # Orders that were decided since the agent connected are already sent.
-            if order.allocation.id not in session.ordered:
-                self._note_repair("start sent again", order.allocation.id)
-                launch = self._loop.store.launch(order.job.id)
-                self._dispatcher.send_start(order, launch, only=session.node)
         for stop in repairs.stops:
             self._note_repair("stop sent again", stop.allocation_id)
             self._dispatcher.send_stop(stop)
@@ -339,6 +337,25 @@ class Agents:
         for allocation_id, member in self._reports.members.to_stop_on(session.node):
             self._note_repair("stopped: another member has failed", allocation_id)
             session.send(stop_order(allocation_id, member, GANG))
+        return repairs.starts
+
+    async def _resend_starts(self, session: Session, starts: list[StartOrder]) -> None:
+        """Send start orders again that the node does not know."""
+        # Orders that were decided since the agent connected are already sent.
+        unsent = [order for order in starts if order.allocation.id not in session.ordered]
+        if not unsent:
+            return
+        launches = await self._dispatcher.read_launches([order.job.id for order in unsent])
+        for order in unsent:
+            allocation_id = order.allocation.id
+            # While the launches were read, it may have ended, or been stopped or sent.
+            found = self._loop.core.state.running(allocation_id)
+            if session.is_closed or found is None or found[2].stop_why:
+                continue
+            if allocation_id not in session.ordered:
+                self._note_repair("start sent again", allocation_id)
+                launch = launches.get(order.job.id)
+                self._dispatcher.send_start(order, launch, only=session.node)
 
     def _resend_trust(self, session: Session) -> None:
         """Send trust orders again that were made while the node or the server was down."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -41,11 +42,11 @@ class JobLogs:
         self, job_id: str, allocation_id: str, member: int, offset: int, limit: int, follow: bool
     ) -> AsyncIterator[bytes]:
         """Bytes of one member's log; see `api.interfaces.LogSource`."""
-        launch = self._loop.store.launch(job_id)
+        launch = await asyncio.to_thread(self._loop.store.launch, job_id)
         if launch is not None and launch.output:
             # A server that runs as root must not read files that a user names.
             raise UnknownThing(f"the job writes its output to {launch.output}; read it there")
-        node_id = self._node_of(job_id, allocation_id, member)
+        node_id = await self._node_of(job_id, allocation_id, member)
         request = pb.LogRequest(
             job_id=job_id,
             allocation_id=allocation_id,
@@ -78,25 +79,28 @@ class JobLogs:
             "can be read only if the node comes back"
         )
 
-    def _node_of(self, job_id: str, allocation_id: str, member: int) -> str:
-        for placement in self._placements(job_id, allocation_id):
+    async def _node_of(self, job_id: str, allocation_id: str, member: int) -> str:
+        for placement in await self._placements(job_id, allocation_id):
             if placement.member == member:
                 return placement.node_id
         raise UnknownThing(f"attempt {allocation_id} has no member {member}")
 
-    def _placements(self, job_id: str, allocation_id: str) -> tuple[Placement, ...]:
+    async def _placements(self, job_id: str, allocation_id: str) -> tuple[Placement, ...]:
         running = self._loop.core.state.cluster.running.get(allocation_id)
         if running is not None:
             return running.running.allocation.placements
+        found = await asyncio.to_thread(self._stored_placements, job_id, allocation_id)
+        if not found:
+            raise UnknownThing(f"there is no attempt {allocation_id}")
+        return found
+
+    def _stored_placements(self, job_id: str, allocation_id: str) -> tuple[Placement, ...]:
         # While an end is being committed, the attempt is in neither, so the store is read again.
-        found = (
+        return (
             self._ended(job_id, allocation_id)
             or self._held(allocation_id)
             or self._ended(job_id, allocation_id)
         )
-        if not found:
-            raise UnknownThing(f"there is no attempt {allocation_id}")
-        return found
 
     def _ended(self, job_id: str, allocation_id: str) -> tuple[Placement, ...]:
         for attempt in self._loop.store.attempts(job_id):

@@ -138,8 +138,8 @@ class JobsFile:
         """The GPUs of the cluster, for models that the file does not name."""
         return gpu_kinds(
             {"model": device.model, "memory_mb": device.memory_mb}
-            for node in self._loop.store.nodes()
-            for device in node.devices
+            for resources in self._loop.core.state.cluster.index.by_id.values()
+            for device in resources.node.devices
         )
 
     async def _submit(
@@ -147,7 +147,7 @@ class JobsFile:
     ) -> int:
         """Submit one line; `nth` tells equal lines apart, because each of them is a job."""
         key = hashlib.sha256(f"{self._path}\0{nth}\0{text}".encode()).hexdigest()
-        if self._loop.store.response(caller.user, key) is not None:
+        if await asyncio.to_thread(self._loop.store.response, caller.user, key) is not None:
             return 0
         own = self._own if caller.uid == os.geteuid() else None
         search = PLAIN_PATH if own is None else own.get("PATH", PLAIN_PATH)
