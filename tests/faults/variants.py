@@ -211,7 +211,7 @@ def arrays_know_no_limit() -> Iterator[None]:
 @contextmanager
 def dependencies_are_met_by_any_end() -> Iterator[None]:
     """A job starts even after a failed dependency."""
-    with patch("gpu_scheduler.control.jobs.queueing.is_met", lambda _, state: state in ENDED):
+    with patch("gpu_scheduler.control.jobs.dependencies.is_met", lambda _, state: state in ENDED):
         yield
 
 

@@ -21,13 +21,8 @@ from gpu_scheduler.control.job_record import (
     TaskRecord,
     paused_until,
 )
-from gpu_scheduler.control.jobs.queueing import (
-    BACKOFF,
-    queue_if_ready,
-    wait_for_begin,
-    wait_for_job,
-    waits_for,
-)
+from gpu_scheduler.control.jobs.dependencies import wait_for_job, waits_for
+from gpu_scheduler.control.jobs.queueing import BACKOFF, queue_if_ready, wait_for_begin
 from gpu_scheduler.control.jobs.submit import NO_NODE, OWN, queue_alike, why_never
 from gpu_scheduler.control.nodes.admin import set_drain_timer
 from gpu_scheduler.control.scheduling.cycle import (

@@ -108,7 +108,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
         if args.sweep:
             raise InvalidRequest("--sweep needs parameters; add --param")
         return bodies
-    from gpu_scheduler.cli.jobs.sweeps import combinations, filled, sweep_name, unfilled
+    from gpu_scheduler.cli.submit.sweep_expansion import combinations, filled, sweep_name, unfilled
 
     sweep = sweep_name(args.sweep, bodies[0].get("name", ""))
     points = combinations(args.param or [], args.param_file)

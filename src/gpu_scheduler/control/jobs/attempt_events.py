@@ -7,16 +7,14 @@ allocation that is no longer held is ignored, so reports may be repeated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.gang_commit import can_shrink, is_elastic
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord, paused_until
 from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
-    CANCELLED,
     GPU_IDLE,
     GPU_MEMORY,
     LEASE,
@@ -29,77 +27,23 @@ from gpu_scheduler.control.jobs.queueing import (
     update_tasks,
     waiting_clock,
 )
+from gpu_scheduler.control.jobs.retries import AttemptEnd, backoff_ms, failed_in_prolog, state_after
 from gpu_scheduler.control.messages import Checkpointed, Ended, Started
 from gpu_scheduler.control.nodes import admin, inventory
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.ledger.decayed_usage import account_of
 from gpu_scheduler.ledger.usage import interval_of
 from gpu_scheduler.model.cluster_snapshot import Running
-from gpu_scheduler.model.job import Job, JobState, display_name
+from gpu_scheduler.model.job import JobState, display_name
 from gpu_scheduler.model.launch import PROLOG
 from gpu_scheduler.model.measurements import AttemptMeasure
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.service import Restart, Service
 from gpu_scheduler.store.rows import AttemptRow, Removed
 
-SIGNALS = range(1, 32)
-STATE_AFTER_STOP = {
-    PREEMPTED: JobState.PREEMPTED,
-    CANCELLED: JobState.CANCELLED,
-    TIMEOUT: JobState.FAILED,
-    NODE_LOST: JobState.FAILED,
-    GPU_MEMORY: JobState.FAILED,
-    GPU_IDLE: JobState.FAILED,
-}
-"""The state of a task after the scheduler stopped it for this reason."""
 STORED_AFTER_MS = 10_000
 """A checkpoint is stored only if it is this much later than the stored one."""
 CAUSE_NOT_REPORTED = "its node did not report the cause"
-
-
-@dataclass(frozen=True, slots=True)
-class _AttemptEnd:
-    """The end of an attempt of one task (number None: of a plain job), as its node reports it."""
-
-    record: JobRecord
-    number: int | None
-    task: TaskRecord
-    fact: Ended
-    running: Running
-    ended_ms: int
-
-    @property
-    def job(self) -> Job:
-        return self.record.job
-
-    @property
-    def elapsed_ms(self) -> int:
-        """How long the attempt held its resources."""
-        return self.ended_ms - self.running.allocation.start_ms
-
-    @property
-    def succeeded(self) -> bool:
-        return self.fact.exit_code == 0 and self.fact.signal is None
-
-    @property
-    def is_unknown(self) -> bool:
-        return self.fact.exit_code is None and self.fact.signal is None
-
-    @property
-    def was_killed(self) -> bool:
-        """Tell whether a signal ended it; a shell reports that as exit code 128 + signal."""
-        return self.fact.signal is not None or (self.fact.exit_code or 0) - 128 in SIGNALS
-
-    @property
-    def lost_a_member(self) -> bool:
-        """Tell whether an elastic gang lost a member and can continue with the others.
-
-        The member was killed, though not by the scheduler, or its end is unknown.
-        """
-        if not is_elastic(self.job) or not self.fact.ran or self.task.stop_why:
-            return False
-        return self.is_unknown or (self.was_killed and can_shrink(self.job, self.task))
 
 
 def on_started(state: ControlState, fact: Started, now_ms: int, outcome: Outcome) -> None:
@@ -149,9 +93,9 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     if task.stop_why == NOT_BEGUN and allocation.spans_nodes:
         # A gang that did not start as a whole counts as not run, even if some members started.
         fact = replace(fact, ran=False)
-    end = _AttemptEnd(record, number, task, fact, running, _ended_ms(state, running, fact, now_ms))
+    end = AttemptEnd(record, number, task, fact, running, _ended_ms(state, running, fact, now_ms))
     task.served_ms += end.elapsed_ms
-    new_state = _state_after(state, end)
+    new_state = state_after(state, end)
     is_prolog_failure = failed_in_prolog(task, fact)
     if is_prolog_failure and new_state is JobState.FAILED and task.prolog_failures > 1:
         times = f"a prolog failed {task.prolog_failures} times in a row; giving up"
@@ -201,14 +145,8 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
 # and keeps its retries, up to a limit. A failed epilog does not change how its job ended.
 
 
-def failed_in_prolog(task: TaskRecord, fact: Ended) -> bool:
-    """Tell whether a failed prolog is the reason why the attempt never ran."""
-    has_begun = fact.ran or task.state is not JobState.SCHEDULED
-    return not has_begun and not task.stop_why and any(one.hook == PROLOG for one in fact.hooks)
-
-
 def _drain_after_hook_failure(
-    state: ControlState, end: _AttemptEnd, now_ms: int, outcome: Outcome
+    state: ControlState, end: AttemptEnd, now_ms: int, outcome: Outcome
 ) -> None:
     """Write an event for each failed hook, and drain its node."""
     name = display_name(end.job.id)
@@ -253,72 +191,7 @@ def _why_stopped(record: JobRecord, task: TaskRecord, fact: Ended) -> str:
     return task.stop_why or (PREEMPTED if fact.stopped_by == LEASE else fact.stopped_by)
 
 
-def _state_after(state: ControlState, end: _AttemptEnd) -> JobState:
-    """The next state of the task; for a replica its service decides."""
-    task, fact, service = end.task, end.fact, state.services.get(end.job.service)
-    if failed_in_prolog(task, fact):
-        task.prolog_failures += 1
-        is_retried = task.prolog_failures < state.limits.max_prolog_failures
-        if service is not None and service.restart.policy is not Restart.NEVER:
-            is_retried = True
-        return JobState.PENDING if is_retried else JobState.FAILED
-    if fact.ran:
-        task.prolog_failures = 0
-    if fact.ran and end.elapsed_ms >= state.limits.max_backoff_ms:
-        # After a run longer than the longest back-off, failures are counted from zero.
-        task.misstarts = task.most_members = 0
-    if service is not None and task.stop_why != CANCELLED:
-        return _next_replica_state(service, end)
-    return _next_state(state, end)
-
-
-def _next_state(state: ControlState, end: _AttemptEnd) -> JobState:
-    """The next state, from how the attempt ended and why it was stopped."""
-    task, fact, job = end.task, end.fact, end.job
-    if task.stop_why in STATE_AFTER_STOP:
-        return STATE_AFTER_STOP[task.stop_why]
-    if task.stop_why == NOT_BEGUN and not fact.ran:
-        task.misstarts += 1
-        is_retried = task.misstarts < state.limits.max_misstarts
-        return JobState.PENDING if is_retried else JobState.FAILED
-    if fact.lost and task.state is JobState.SCHEDULED:
-        return JobState.PENDING
-    if end.succeeded:
-        return JobState.COMPLETED
-    if end.lost_a_member:
-        task.misstarts += 1
-        if task.misstarts < state.limits.max_misstarts:
-            if end.was_killed:
-                task.most_members = task.members - 1
-            return JobState.PENDING
-    is_retryable = not job.retry_exit_codes or fact.exit_code in job.retry_exit_codes
-    if task.failures < job.retries and fact.ran and is_retryable:
-        task.failures += 1
-        return JobState.PENDING
-    return JobState.FAILED
-
-
-def _next_replica_state(service: Service, end: _AttemptEnd) -> JobState:
-    """The next state of a replica: its restart policy decides after an end of its own.
-
-    A replica that was preempted or lost its node is started elsewhere in any case.
-    """
-    task, fact = end.task, end.fact
-    if task.stop_why in {PREEMPTED, NODE_LOST}:
-        task.stop_why = PREEMPTED
-        return JobState.PREEMPTED
-    if fact.lost and task.state is JobState.SCHEDULED:
-        return JobState.PENDING
-    succeeded = end.succeeded and not task.stop_why
-    policy = service.restart.policy
-    if policy is Restart.NEVER or (policy is Restart.ON_FAILURE and succeeded):
-        return JobState.COMPLETED if succeeded else JobState.FAILED
-    was_stable = fact.ran and end.elapsed_ms >= service.restart.reset_after_ms
-    task.failures = 1 if was_stable else task.failures + 1
-    return JobState.PENDING
-
-
-def _early_death(state: ControlState, end: _AttemptEnd) -> str:
+def _early_death(state: ControlState, end: AttemptEnd) -> str:
     """The command of an attempt that failed right after its start, otherwise empty."""
     is_early = end.elapsed_ms < state.limits.quarantine_within_ms
     if end.task.stop_why or not end.fact.ran or end.succeeded or not is_early:
@@ -349,7 +222,7 @@ def _why_ended(task: TaskRecord, fact: Ended, measured: list[AttemptMeasure]) ->
 
 
 def _attempt_row(
-    state: ControlState, end: _AttemptEnd, new_state: JobState, why: Reason | None
+    state: ControlState, end: AttemptEnd, new_state: JobState, why: Reason | None
 ) -> AttemptRow:
     """The row of the attempt. One that is retried is failed or completed there, not pending."""
     allocation, fact = end.running.allocation, end.fact
@@ -383,7 +256,7 @@ def _model_of(state: ControlState, node_id: str, index: int) -> str:
 
 def _end_task(
     state: ControlState,
-    end: _AttemptEnd,
+    end: AttemptEnd,
     new_state: JobState,
     why: Reason | None,
     now_ms: int,
@@ -405,7 +278,7 @@ def _end_task(
 
 
 def _requeue(
-    state: ControlState, end: _AttemptEnd, now_ms: int, outcome: Outcome, *, pauses: bool
+    state: ControlState, end: AttemptEnd, now_ms: int, outcome: Outcome, *, pauses: bool
 ) -> None:
     """The task waits again and keeps its progress; after a failure it pauses first."""
     record, number, task = end.record, end.number, end.task
@@ -416,7 +289,7 @@ def _requeue(
     state.count_queued(record.job, 1)
     if pauses:
         task.move_to(JobState.FAILED)
-        task.resume_ms = now_ms + _pause_ms(state, record, task)
+        task.resume_ms = now_ms + backoff_ms(state, record, task)
         state.set_timer(task.resume_ms, BACKOFF, record.job.id, number)
     elif was_preempted:
         task.move_to(JobState.PREEMPTED)
@@ -434,18 +307,8 @@ def _requeue(
     update_tasks(state, record, now_ms, outcome)
 
 
-def _pause_ms(state: ControlState, record: JobRecord, task: TaskRecord) -> int:
-    """The back-off after a failure: doubled each time, up to a limit."""
-    service = state.services.get(record.job.service)
-    if service is not None:
-        return service.restart.pause_ms(task.failures + task.prolog_failures)
-    ends = task.failures + task.misstarts + task.prolog_failures
-    delay_ms = state.limits.backoff_ms << max(0, ends - 1)
-    return min(delay_ms, state.limits.max_backoff_ms)
-
-
 def _charge(
-    state: ControlState, end: _AttemptEnd, new_state: JobState, lost_ms: int, now_ms: int
+    state: ControlState, end: AttemptEnd, new_state: JobState, lost_ms: int, now_ms: int
 ) -> list[AttemptMeasure]:
     """Charge the usage of an attempt; return its measurements."""
     job, allocation = end.running.job, end.running.allocation

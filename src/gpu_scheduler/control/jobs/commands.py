@@ -9,19 +9,18 @@ from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.job_record import HELD, SET_ASIDE, JobRecord
+from gpu_scheduler.control.jobs.dependencies import is_met, wait_for_job
 from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
     CANCELLED,
     cancel_pending,
     enqueue_if_ready,
     finish,
-    is_met,
     leave_queue,
     put_back,
     stop,
     update_tasks,
     wait_for_begin,
-    wait_for_job,
     waiting_clock,
     withdraw_estimate,
 )

@@ -11,11 +11,18 @@ from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome, StopOrder
 from gpu_scheduler.control.job_record import HELD, SET_ASIDE, JobRecord, TaskRecord
+from gpu_scheduler.control.jobs.dependencies import (
+    is_met,
+    never_met,
+    resolve_dependencies,
+    wait_for_job,
+    waits_for,
+)
 from gpu_scheduler.control.messages import NoteEstimates
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.cluster_snapshot import Waiting
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import ENDED, Dependency, DependencyKind, Job, JobState
+from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.store.rows import EstimateRow, Removed, TaskRow
@@ -72,7 +79,8 @@ def make_eligible(state: ControlState, record: JobRecord, now_ms: int, outcome: 
             wait_for_job(state, record, dependency)
         elif not is_met(dependency.kind, end.state):
             record.wait_on(dependency, waits_for(dependency))
-            _never_met(state, record, dependency, end.state, now_ms)
+            record.reason = never_met(dependency, end.state)
+            cancel_pending(state, record, None, now_ms)
             finish(state, record, now_ms, outcome)
             return
     enqueue_if_ready(state, record, now_ms, outcome)
@@ -85,12 +93,6 @@ def wait_for_begin(state: ControlState, record: JobRecord, now_ms: int) -> None:
     if job.begin_ms > state.calendar_ms(now_ms):
         record.wait_on(BEGIN, Reason(ReasonCode.BEGIN_TIME, (("begin_ms", job.begin_ms),)))
         state.set_timer(job.begin_ms - state.calendar.offset_ms, BEGIN, job.id)
-
-
-def wait_for_job(state: ControlState, record: JobRecord, dependency: Dependency) -> None:
-    """Keep a job out of the queue until another one has ended."""
-    record.wait_on(dependency, waits_for(dependency))
-    state.dependents.setdefault(dependency.job_id, {})[record.job.id] = None
 
 
 def enqueue_if_ready(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
@@ -264,15 +266,6 @@ def _served_ms(record: JobRecord, tasks: IntervalSet | None) -> int:
     return 0 if task is None else task.served_ms
 
 
-def is_met(kind: DependencyKind, state: JobState) -> bool:
-    """Tell whether an ended job satisfies a dependency on it."""
-    if state not in ENDED:
-        return False
-    if kind is DependencyKind.AFTER_ANY:
-        return True
-    return (state is JobState.COMPLETED) == (kind is DependencyKind.AFTER_OK)
-
-
 def _enqueue(
     state: ControlState, record: JobRecord, tasks: IntervalSet | None, now_ms: int
 ) -> None:
@@ -339,45 +332,12 @@ def _finish_one(
         dependent = state.jobs.get(job_id)
         if dependent is None or dependent.has_ended:
             continue
-        if _resolve_dependencies(state, dependent, job.id, job_state, now_ms):
+        if resolve_dependencies(dependent, job.id, job_state):
             enqueue_if_ready(state, dependent, now_ms, outcome)
         else:
+            cancel_pending(state, dependent, None, now_ms)
             lost.append(dependent)
     return lost
-
-
-def _resolve_dependencies(
-    state: ControlState, dependent: JobRecord, job_id: str, job_state: JobState, now_ms: int
-) -> bool:
-    """Clear the met dependencies; return False if one can never be met, which ends the job."""
-    for dependency in dependent.job.dependencies:
-        if dependency.job_id == job_id and dependent.is_waiting_on(dependency):
-            if not is_met(dependency.kind, job_state):
-                _never_met(state, dependent, dependency, job_state, now_ms)
-                return False
-            dependent.clear_wait(dependency)
-    return True
-
-
-def _never_met(
-    state: ControlState, record: JobRecord, dependency: Dependency, job_state: JobState, now_ms: int
-) -> None:
-    """Cancel a job whose dependency can no longer be met, with the reason."""
-    record.reason = Reason(
-        ReasonCode.DEPENDENCY_FAILED,
-        (
-            ("job", dependency.job_id),
-            ("kind", dependency.kind.value),
-            ("state", job_state.value),
-        ),
-    )
-    cancel_pending(state, record, None, now_ms)
-
-
-def waits_for(dependency: Dependency) -> Reason:
-    """The reason of a job that waits for the end of another one."""
-    data = (("job", dependency.job_id), ("kind", dependency.kind.value))
-    return Reason(ReasonCode.DEPENDENCY, data)
 
 
 _FRESH = TaskRecord()

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.job_record import JobRecord
+from gpu_scheduler.control.jobs.dependencies import is_met
 from gpu_scheduler.control.jobs.queueing import (
     enqueue_if_ready,
-    is_met,
     leave_queue,
     make_eligible,
     set_protect_timer,
