@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gpu_scheduler.agent.jobs.orders import Assignments
-from gpu_scheduler.api.nodes.liveness import LivenessTimers
+from gpu_scheduler.api.nodes.missed_heartbeats import LivenessTimers
 from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.control import restore as restoring
 from gpu_scheduler.control import services

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpu_scheduler.api.nodes.liveness import NodeTimeouts
+from gpu_scheduler.api.nodes.missed_heartbeats import NodeTimeouts
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop

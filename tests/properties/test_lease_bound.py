@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.api.nodes.liveness import LivenessTimers, NodeTimeouts
+from gpu_scheduler.api.nodes.missed_heartbeats import LivenessTimers, NodeTimeouts
 from gpu_scheduler.control.messages import Fact, LeasesExpired, NodeSilent
 
 LEASE_S, MARGIN_S = 60.0, 3.0

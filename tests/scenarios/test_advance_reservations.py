@@ -19,7 +19,7 @@ from gpu_scheduler.control.messages import (
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.reservation import device_choice
+from gpu_scheduler.engine.reservation import reserved_devices
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.errors import Forbidden, QuotaTooSmall, UnknownThing, WrongState
 from gpu_scheduler.model.identity import Caller
@@ -292,16 +292,16 @@ def test_rejection_names_feasible_time_and_tries_few_candidates(
     lab.submit(*(work(f"job-{minute}", gpus=1, hours=1 + minute / 60) for minute in range(96)))
     assert len(lab.running()) == 96
     looks: list[int] = []
-    survey = device_choice._DeviceSurvey
+    survey = reserved_devices._DeviceSurvey
 
     def looked(cluster: ClusterState, wish: ReservationSpec, start_ms: int) -> object:
         looks.append(start_ms)
         return survey(cluster, wish, start_ms)
 
-    monkeypatch.setattr(device_choice, "_DeviceSurvey", looked)
+    monkeypatch.setattr(reserved_devices, "_DeviceSurvey", looked)
     with pytest.raises(WrongState, match="begin at 1970-01-01 02:36"):
         keep(lab, gpus=96, at_h=0.5)
-    assert len(looks) <= 1 + device_choice.MOST_TIMES
+    assert len(looks) <= 1 + reserved_devices.MOST_TIMES
 
 
 def test_tenant_with_reservation_cannot_be_deleted() -> None:

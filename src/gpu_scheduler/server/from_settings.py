@@ -8,7 +8,7 @@ from datetime import UTC, datetime, time
 
 import structlog
 
-from gpu_scheduler.api.nodes.liveness import NodeTimeouts
+from gpu_scheduler.api.nodes.missed_heartbeats import NodeTimeouts
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.gpu_metering import Action, GpuRules
 from gpu_scheduler.control.loop import Loop

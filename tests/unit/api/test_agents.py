@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.api.nodes.liveness import NodeTimeouts
+from gpu_scheduler.api.nodes.missed_heartbeats import NodeTimeouts
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.api.nodes.sessions import NewestHellos
 from gpu_scheduler.control.loop import Loop

@@ -15,7 +15,7 @@ import structlog
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.nodes.dispatch import OrderDispatcher
-from gpu_scheduler.api.nodes.liveness import LivenessTimers, NodeTimeouts
+from gpu_scheduler.api.nodes.missed_heartbeats import LivenessTimers, NodeTimeouts
 from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.api.nodes.sessions import NewestHellos, Session, Sessions, messages_for
 from gpu_scheduler.api.nodes.streams import LogStreams, TerminalStreams

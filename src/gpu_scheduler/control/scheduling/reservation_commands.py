@@ -15,7 +15,7 @@ from gpu_scheduler.control.jobs.queueing import PREEMPTED, stop
 from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.reservation.advance_reservations import jobs_in_the_way
-from gpu_scheduler.engine.reservation.device_choice import (
+from gpu_scheduler.engine.reservation.reserved_devices import (
     Place,
     broken_devices,
     by_node,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_scheduler.engine.placement.gangs import try_all
+from gpu_scheduler.engine.placement.gpu_choice import lowest_bits
 from gpu_scheduler.engine.placement.placer import Placer
 from gpu_scheduler.engine.preemption.reasons import (
     PreemptionReasons,
@@ -21,7 +22,7 @@ from gpu_scheduler.engine.preemption.same_tenant import SameTenantVictims
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.reservation.calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
-from gpu_scheduler.engine.state.equivalence_classes import Part, RequestShape, lowest_bits
+from gpu_scheduler.engine.state.equivalence_classes import Part, RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
 from gpu_scheduler.model.plan import Eviction, PreemptionReason

@@ -2,5 +2,5 @@
 
 `calendar` books them on the `timeline` of each node, and `backfill` remembers jobs that would delay
 them. Advance reservations, which admins make, are in `advance` (which devices are closed to a job)
-and `device_choice` (which devices one can get). Storing them is the task of `control`.
+and `reserved_devices` (which devices one can get). Storing them is the task of `control`.
 """

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpu_scheduler.engine.state.equivalence_classes import RequestShape, lowest_bits
+from gpu_scheduler.engine.placement.gpu_choice import lowest_bits
+from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
 from gpu_scheduler.engine.state.transaction import Transaction

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from gpu_scheduler.engine.placement.gpu_choice import choose_gpus
 from gpu_scheduler.model.node import Device, DeviceMode, Node
 from gpu_scheduler.model.plan import DeviceShare
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request, Topology
@@ -121,28 +122,9 @@ class NodeClass:
         """
         if free.bit_count() < request.gpu_count:
             return 0
-        return self._pick(free, request.gpu_count, request.topology, contiguous=request.contiguous)
-
-    def _pick(self, free: int, count: int, topology: Topology, *, contiguous: bool) -> int:
-        """Tightest island first; over several islands, the fullest first."""
-        choices = [
-            (mask.bit_count(), order, mask)
-            for order, island in enumerate(self.islands)
-            if (mask := island & free)
-        ]
-        for _, _, mask in sorted(choice for choice in choices if choice[0] >= count):
-            picked = _run(mask, count) if contiguous else lowest_bits(mask, count)
-            if picked:
-                return picked
-        if topology is Topology.REQUIRE_ISLAND:
-            return 0
-        if contiguous:
-            return _run(free, count)
-        picked = 0
-        for size, _, mask in sorted(choices, key=lambda choice: (-choice[0], choice[1])):
-            wanted = min(size, count - picked.bit_count())
-            picked |= lowest_bits(mask, wanted)
-        return picked if picked.bit_count() == count else 0
+        return choose_gpus(
+            free, self.islands, request.gpu_count, request.topology, contiguous=request.contiguous
+        )
 
     def _island_masks(self) -> tuple[int, ...]:
         masks: dict[int, int] = {}
@@ -160,25 +142,6 @@ class NodeClass:
 
 def _by_index(device: Device) -> int:
     return device.index
-
-
-def lowest_bits(mask: int, count: int) -> int:
-    """The lowest `count` bits that are set."""
-    picked = 0
-    for _ in range(count):
-        low = mask & -mask
-        picked |= low
-        mask ^= low
-    return picked
-
-
-def _run(mask: int, count: int) -> int:
-    """The lowest `count` neighbouring bits, or 0 if there are none."""
-    wanted = (1 << count) - 1
-    for position in range(mask.bit_length() - count + 1):
-        if mask >> position & wanted == wanted:
-            return wanted << position
-    return 0
 
 
 def same_hardware(one: Node, other: Node) -> bool:

@@ -16,7 +16,7 @@ from gpu_scheduler.store.postgres.connection import (
     translate_errors,
     unescape_text,
 )
-from gpu_scheduler.store.postgres.schema import SQL, check
+from gpu_scheduler.store.postgres.migrate import SQL, check
 from gpu_scheduler.store.postgres.store import upgrade
 
 COPIER = "gpu-scheduler copy"

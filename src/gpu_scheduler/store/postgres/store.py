@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from gpu_scheduler.store.interface import Cutoffs
-from gpu_scheduler.store.postgres import DatabaseAddress, schema
+from gpu_scheduler.store.postgres import DatabaseAddress, migrate
 from gpu_scheduler.store.postgres.connection import (
     Connection,
     ConnectionPool,
@@ -222,4 +222,4 @@ class PostgresStore(SqlReader):
 def upgrade(address: DatabaseAddress, steps: Migrations | None = None) -> int:
     """Apply the missing migrations to a database; returns how many there were."""
     with translate_errors(address), connect(address, MIGRATOR) as connection:
-        return schema.upgrade(connection, address, steps or migrations("postgres"))
+        return migrate.upgrade(connection, address, steps or migrations("postgres"))

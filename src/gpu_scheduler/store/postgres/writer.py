@@ -41,7 +41,7 @@ from gpu_scheduler.store.job_columns import (
     job_number,
     progress_columns,
 )
-from gpu_scheduler.store.postgres import schema
+from gpu_scheduler.store.postgres import migrate
 from gpu_scheduler.store.postgres.connection import (
     PROBE_INTERVAL_S,
     Connection,
@@ -53,7 +53,7 @@ from gpu_scheduler.store.postgres.connection import (
     is_unavailable,
     to_store_error,
 )
-from gpu_scheduler.store.postgres.schema import Types
+from gpu_scheduler.store.postgres.migrate import Types
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
 from gpu_scheduler.store.sealing import Cipher, reseal
 from gpu_scheduler.store.sql_queries import delete_expired_rows, named_queries
@@ -449,11 +449,11 @@ class Writer:
         connection = connect(self._pool.address, self._name)
         try:
             connection.execute(SQL["be_durable"])
-            schema.check(connection, self._pool.address)
+            migrate.check(connection, self._pool.address)
             # First, because the next statements would wait for the locks of such a connection.
             connection.execute(SQL["end_lost_connections"], (self._name,))
             connection.execute(SQL["register_writer"], (self._id, _process_name()))
-            self._insertions = _insertions(schema.column_types(connection))
+            self._insertions = _insertions(migrate.column_types(connection))
         except BaseException:
             connection.close()
             raise

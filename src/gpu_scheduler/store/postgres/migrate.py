@@ -11,7 +11,7 @@ from gpu_scheduler.store.postgres import DatabaseAddress
 from gpu_scheduler.store.postgres.connection import MIN_VERSION, Connection
 from gpu_scheduler.store.sql_queries import Migrations, migrations, named_queries
 
-SQL = {name: text.encode() for name, text in named_queries("postgres/schema.sql").items()}
+SQL = {name: text.encode() for name, text in named_queries("postgres/catalog.sql").items()}
 LOCK = 0x74677075
 """The key of the advisory lock for migrations: `tgpu` in ASCII."""
 

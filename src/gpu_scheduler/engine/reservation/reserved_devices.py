@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from gpu_scheduler.engine.placement.gpu_choice import lowest_bits
 from gpu_scheduler.engine.reservation.advance_reservations import (
     can_be_evicted,
     masks_of,
     touched_devices,
 )
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.engine.state.equivalence_classes import lowest_bits
 from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.node import Health, NodeState
