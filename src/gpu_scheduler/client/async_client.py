@@ -12,12 +12,11 @@ from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from gpu_scheduler.client import requests
+from gpu_scheduler.client import requests, retry
 from gpu_scheduler.client.address import Address, candidates
 from gpu_scheduler.client.connection import (
     CONNECT_TIMEOUT_S,
     check_owner,
-    is_repeatable,
     no_server_error,
     peer_uid,
 )
@@ -250,9 +249,9 @@ class AsyncClient:
         however often it is sent.
         """
         headers = requests.headers_for(body, once=once and method != "GET")
-        for pause_s in requests.PAUSES_S:
+        for pause_s in retry.PAUSES_S:
             status, content = await self._follow(method, path, headers, requests.encoded(body))
-            if not requests.is_rate_limited(status, content):
+            if not retry.is_rate_limited(status, content):
                 break
             await asyncio.sleep(pause_s)
         return requests.decoded(status, content)
@@ -262,8 +261,8 @@ class AsyncClient:
     ) -> tuple[int, bytes]:
         """Send a request, and retry while there is no leader or no available server."""
         clock = asyncio.get_running_loop().time
-        give_up = clock() + requests.FOLLOW_S
-        is_safe = is_repeatable(method, headers)
+        give_up = clock() + retry.FOLLOW_S
+        is_safe = retry.is_repeatable(method, headers)
         last_answer: tuple[int, bytes] | None = None
         while True:
             has_others = len(self._candidates) > 1
@@ -282,12 +281,12 @@ class AsyncClient:
                     raise
             else:
                 last_answer = answer.status, content
-                if not can_wait or not requests.should_retry_elsewhere(
+                if not can_wait or not retry.should_retry_elsewhere(
                     *last_answer, has_others=has_others, is_safe=is_safe
                 ):
                     return last_answer
             self._candidates = self._candidates[1:] + self._candidates[:1]
-            await asyncio.sleep(requests.FOLLOW_PAUSE_S)
+            await asyncio.sleep(retry.FOLLOW_PAUSE_S)
 
 
 class _Exchange:

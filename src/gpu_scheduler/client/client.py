@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 
-from gpu_scheduler.client import requests
+from gpu_scheduler.client import requests, retry
 from gpu_scheduler.client.address import candidates
-from gpu_scheduler.client.connection import Connection, is_repeatable
+from gpu_scheduler.client.connection import Connection
 from gpu_scheduler.client.errors import JobFailed, NoServer, Unreadable
 from gpu_scheduler.client.http1 import target
 from gpu_scheduler.client.requests import API, job_path, joined, submission
@@ -245,9 +245,9 @@ class Client:
         however often it is sent.
         """
         headers = requests.headers_for(body, once=once and method != "GET")
-        for pause_s in requests.PAUSES_S:
+        for pause_s in retry.PAUSES_S:
             status, content = self._follow(method, path, headers, requests.encoded(body))
-            if not requests.is_rate_limited(status, content):
+            if not retry.is_rate_limited(status, content):
                 break
             time.sleep(pause_s)
         return requests.decoded(status, content)
@@ -256,8 +256,8 @@ class Client:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, bytes]:
         """Send a request, and retry while there is no leader or no available server."""
-        give_up = time.monotonic() + requests.FOLLOW_S
-        is_safe = is_repeatable(method, headers)
+        give_up = time.monotonic() + retry.FOLLOW_S
+        is_safe = retry.is_repeatable(method, headers)
         last_answer: tuple[int, bytes] | None = None
         while True:
             has_others = self.connection.has_others
@@ -274,12 +274,12 @@ class Client:
                     raise
             else:
                 last_answer = answer.status, content
-                if not can_wait or not requests.should_retry_elsewhere(
+                if not can_wait or not retry.should_retry_elsewhere(
                     *last_answer, has_others=has_others, is_safe=is_safe
                 ):
                     return last_answer
             self.connection.switch_server()
-            time.sleep(requests.FOLLOW_PAUSE_S)
+            time.sleep(retry.FOLLOW_PAUSE_S)
 
     def text(self, path: str) -> str:
         """Return a page that is not JSON, such as the metrics."""

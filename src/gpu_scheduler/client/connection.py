@@ -16,6 +16,7 @@ import sys
 
 from gpu_scheduler.client.errors import NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.http1 import Answer, request_bytes
+from gpu_scheduler.client.retry import is_repeatable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -176,11 +177,6 @@ class Connection:
             place = self._candidates.index(found)
             self._candidates = self._candidates[place:] + self._candidates[:place]
         return self._socket
-
-
-def is_repeatable(method: str, headers: Mapping[str, str]) -> bool:
-    """Tell whether a request is safe to send again to a server that may have processed it."""
-    return method == "GET" or "Idempotency-Key" in headers
 
 
 def connect(candidates: list[Address]) -> tuple[Address, _socket.socket]:
