@@ -29,7 +29,7 @@ export UV_SYSTEM_CERTS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all soak attack fuzz pytest parts test-coverage test-kubernetes lint fmt bench build audit docker-build proto crds pins kubernetes-lab clean
+.PHONY: help venv demo test test-all soak attack fuzz pytest parts test-coverage test-kubernetes lint fmt bench build audit docker-build docker docker-webhook docker-agent proto crds manifests pins kubernetes-lab clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,12 +108,22 @@ docker-build: build ## images of server and agent (DOCKER=podman builds without 
 	$(DOCKER) build --tag gpu-scheduler-server --file deploy/docker/server.Dockerfile .
 	$(DOCKER) build --tag gpu-scheduler-agent --file deploy/docker/agent.Dockerfile .
 
+docker docker-webhook docker-agent: build ## the image of scheduler, webhook and agent on Kubernetes: one for all three
+	$(DOCKER) build --tag gpu-scheduler:$$($(BIN)/hatchling version) --file deploy/docker/kubernetes.Dockerfile .
+
 PROTOS = src/gpu_scheduler/wire/*.proto src/gpu_scheduler/kubernetes/agent/kubelet_api/*.proto
 proto: $(READY) ## write the Python form of the .proto files anew
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src $(PROTOS)
 
 crds: $(READY) ## write the CustomResourceDefinitions in charts/gpu-scheduler/crds anew
 	$(BIN)/python -m gpu_scheduler.kubernetes.crds charts/gpu-scheduler/crds
+
+HELM ?= helm
+MANIFESTS = deployments/k8s/gpu-scheduler.yaml
+manifests: crds ## write deployments/k8s anew from the Helm chart (HELM=path of helm)
+	$(HELM) template gpu-scheduler charts/gpu-scheduler --namespace gpu-scheduler --include-crds \
+		--kube-version 1.35.0 --api-versions resource.k8s.io/v1 >$(MANIFESTS).new
+	mv $(MANIFESTS).new $(MANIFESTS)
 
 # Node and npm come from PyPI with the other tools; no user needs them.
 .PHONY: web

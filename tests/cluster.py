@@ -60,11 +60,7 @@ class Process:
         """Ask it to stop; returns its exit code."""
         assert self.process is not None
         self.process.terminate()
-        try:
-            return self.process.wait(LONGEST_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
+        return self.process.wait(LONGEST_S)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""

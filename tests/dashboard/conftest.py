@@ -14,9 +14,8 @@ LONGEST_MS = 60_000
 CHROMIUM = shutil.which("chromium")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Closed after each module: until then no other test of the process can run an event loop."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
     expect.set_options(timeout=LONGEST_MS)

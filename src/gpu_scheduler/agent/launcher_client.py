@@ -211,7 +211,8 @@ class Launcher:
         reading, self._reader_task = self._reader_task, None
         if reading is not None:
             reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
 
     async def _order(self, order: Message) -> Message:
         self._number += 1

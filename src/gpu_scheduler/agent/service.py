@@ -11,6 +11,7 @@ the launcher, devices, and sending.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import uuid
 from collections.abc import Coroutine
@@ -203,10 +204,8 @@ class Agent:
                             self._handle_message(message)
                 finally:
                     sender.cancel()
-                    # Not `suppress(CancelledError)`: that would lose a cancellation of the agent.
-                    (error,) = await asyncio.gather(sender, return_exceptions=True)
-                if isinstance(error, Exception) and not isinstance(error, BROKEN):
-                    raise error
+                    with contextlib.suppress(asyncio.CancelledError, *BROKEN):
+                        await sender
 
     def _server_deadline(self, message: pb.ServerMessage) -> float | None:
         """Until when the next message must arrive; None for a server that answers no heartbeats."""

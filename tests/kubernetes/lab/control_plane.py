@@ -40,6 +40,10 @@ apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
+  # What our own service accounts read, so that a test can compare it with what they may.
+  - level: Metadata
+    userGroups: ["system:serviceaccounts:gpu-scheduler"]
+    verbs: [get, list, watch]
   - level: None
     verbs: [get, list, watch]
   - level: None
@@ -221,6 +225,16 @@ class ControlPlane:
     def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig for a user, who exists by the certificate in it."""
         certificate, key = self.authority.sign_user(user, groups)
+        credentials = {"client-certificate": str(certificate), "client-key": str(key)}
+        return self._write_kubeconfig(certificate.with_suffix(".kubeconfig"), user, credentials)
+
+    def kubeconfig_of_account(self, account: str, namespace: str, *flags: str) -> Path:
+        """A kubeconfig with a token of a service account; flags are those of `create token`."""
+        token = self.kubectl("-n", namespace, "create", "token", account, *flags).strip()
+        path = self.directory / f"{account}.kubeconfig"
+        return self._write_kubeconfig(path, account, {"token": token})
+
+    def _write_kubeconfig(self, path: Path, user: str, credentials: dict[str, str]) -> Path:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -234,15 +248,9 @@ class ControlPlane:
                     },
                 }
             ],
-            "users": [
-                {
-                    "name": user,
-                    "user": {"client-certificate": str(certificate), "client-key": str(key)},
-                }
-            ],
+            "users": [{"name": user, "user": credentials}],
             "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
         }
-        path = certificate.with_suffix(".kubeconfig")
         path.write_text(json.dumps(config), encoding="utf-8")
         return path
 

@@ -3,6 +3,7 @@
 import json
 import re
 from argparse import ArgumentParser
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ COMMANDS = {"server": register_server, "agent": register_agent, "health": regist
 
 def understood(words: list[str]) -> None:
     """Fail unless the command line accepts these arguments."""
+    if words[:2] == ["python", "-m"]:
+        assert find_spec(f"{words[2]}.__main__") is not None
+        return
     assert words[0] == "tgpu"
     parser = ArgumentParser(exit_on_error=False)
     COMMANDS[words[1]](parser)
@@ -46,7 +50,8 @@ def test_image_runs_existing_commands_from_existing_files(path: Path) -> None:
             assert made_by_build or (ROOT / source).is_file(), source
     # .dockerignore lets the files of the images through.
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    assert {"*", "!dist/*.whl", "!requirements/run.txt"} <= set(ignored)
+    wanted = {"*", "!dist/*.whl", "!requirements/run.txt", "!requirements/kubernetes.txt"}
+    assert wanted <= set(ignored)
 
 
 def test_image_server_is_not_root_and_uses_default_ports() -> None:

@@ -176,7 +176,8 @@ class SchedulerService:
         finally:
             socket.leave()
             serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await serving
 
     # Requests to the app
 

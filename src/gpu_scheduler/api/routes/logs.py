@@ -62,7 +62,9 @@ async def merge_logs(
     finally:
         for reader in readers:
             reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
+        for reader in readers:
+            with suppress(asyncio.CancelledError):
+                await reader
 
 
 async def _copy(lines: AsyncIterator[bytes], chunks: Chunks) -> None:

@@ -37,7 +37,7 @@ NAMESPACE_VARIABLE = "POD_NAMESPACE"
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until a signal ends the process."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     configure(LogConfig(level=given.log_level))
     try:
         asyncio.run(run(given))
@@ -47,12 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The options of the scheduler."""
+    made = argparse.ArgumentParser(
         prog="python -m gpu_scheduler.kubernetes.scheduler",
         description="Schedule pods with schedulerName gpu-scheduler on the GPUs of a cluster.",
     )
-    add = parser.add_argument
+    add = made.add_argument
     add(
         "--namespace",
         default=os.environ.get(NAMESPACE_VARIABLE, SCHEDULER_NAME),
@@ -74,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         help="evict a gang that has had too few pods on nodes for so long (default: 300)",
     )
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
-    return parser
+    return made
 
 
 async def run(given: argparse.Namespace) -> None:

@@ -35,6 +35,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--port", type=int, default=8443)
     made.add_argument("--namespace", default=os.environ.get("POD_NAMESPACE", ""))
     made.add_argument("--service", default="gpu-scheduler-webhook", help="name of the Service")
+    made.add_argument(
+        "--dns-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further name for the certificate, if the API server uses another address",
+    )
     made.add_argument("--secret", default="gpu-scheduler-webhook-tls")
     made.add_argument(
         "--configuration",
@@ -76,7 +83,11 @@ async def run(args: argparse.Namespace) -> None:
             namespace=namespace,
             secret=args.secret,
             configuration=args.configuration,
-            hosts=[f"{args.service}.{namespace}.svc", f"{args.service}.{namespace}"],
+            hosts=[
+                f"{args.service}.{namespace}.svc",
+                f"{args.service}.{namespace}",
+                *args.dns_name,
+            ],
             clock=lambda: datetime.now(UTC),
         )
         await keeper.check()
