@@ -274,6 +274,43 @@ def test_engine_that_cannot_work_fails_job_at_once_with_its_own_words(
     an_engine(monkeypatch, tmp_path, f'echo "{words}" >&2; exit 125')(scenario)
 
 
+@pytest.mark.slow
+def test_engine_that_hangs_before_it_begins_container_ends_job_by_timeout(
+    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        work = work_of(rig, mallory, "hangs", "true", engine_timeout_ms=1_500, grace_ms=200)
+        over = await rig.run(work)
+        assert (over.ran, over.stopped_by) == (False, "not_begun")
+        assert over.detail == "podman hung before it began the container: it did nothing for 1.5 s"
+        assert [pid for pid in processes_of(mallory.uid) if is_alive(pid)] == []
+
+    an_engine(monkeypatch, tmp_path, "exec sleep 1000")(scenario)
+
+
+@pytest.mark.slow
+def test_engine_that_takes_long_before_it_begins_container_is_left_alone(
+    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It reads for more than two timeouts, as a pull or a copy does."""
+    busy = (
+        "import sys, time\n"
+        "until = time.monotonic() + 8\n"
+        "with open('/dev/zero', 'rb', buffering=0) as zero:\n"
+        "    while time.monotonic() < until:\n"
+        "        zero.read(65536)\n"
+        "        time.sleep(0.05)\n"
+    )
+    (tmp_path / "busy.py").write_text(busy, encoding="utf-8")
+
+    async def scenario(rig: Rig) -> None:
+        work = work_of(rig, mallory, "busy", "echo begun", engine_timeout_ms=3_000)
+        over = await rig.run(work)
+        assert (over.ran, over.exit_code, rig.log(work)) == (True, 0, "begun\n")
+
+    an_engine(monkeypatch, tmp_path, f"/usr/bin/env python3 {tmp_path}/busy.py")(scenario)
+
+
 # --- an engine of root, which a site has to choose
 
 

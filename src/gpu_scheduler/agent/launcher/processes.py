@@ -54,6 +54,20 @@ def is_stopped(pid: int) -> bool:
     return bool(fields) and fields[0] in {b"T", b"t"}
 
 
+def activity(pids: Iterable[int]) -> tuple[int, int]:
+    """What these processes have done: bytes read and written, and CPU time in clock ticks.
+
+    The CPU time includes that of children that have ended.
+    """
+    size = ticks = 0
+    for pid in pids:
+        fields = _stat(pid)
+        ticks += sum(map(int, fields[11:15]))
+        for line in _read(f"/proc/{pid}/io").splitlines()[:2]:
+            size += int(line.partition(b":")[2])
+    return size, ticks
+
+
 def own_children() -> list[int]:
     """Our children, including orphans that we inherited."""
     pid = os.getpid()

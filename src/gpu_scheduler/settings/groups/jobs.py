@@ -109,7 +109,9 @@ class JobSettings:
     engine_timeout_s: float = setting(
         120.0,
         "Timeout of a container engine. After it the processes of the container are killed without"
-        " the engine, and the exit code of the job is unknown.",
+        " the engine, and the exit code of the job is unknown. Podman of the job's user that has "
+        "not begun the container and has done nothing for this time is killed, and the job is "
+        "retried as one that did not start in time.",
         least=1,
         most=DAY_S,
     )

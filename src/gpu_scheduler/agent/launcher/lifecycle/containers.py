@@ -20,7 +20,13 @@ from gpu_scheduler.agent.launcher.context import HELPER_TIMEOUT_MS, HelperDone, 
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.log_rotation import launcher_log
 from gpu_scheduler.agent.launcher.loop import Arguments, Timer, now_ms, wall_ms
-from gpu_scheduler.agent.launcher_protocol import Key, Message, Work, in_rootless_container
+from gpu_scheduler.agent.launcher_protocol import (
+    NOT_BEGUN,
+    Key,
+    Message,
+    Work,
+    in_rootless_container,
+)
 from gpu_scheduler.agent.runners import rootless
 from gpu_scheduler.agent.runners.container import stage_directory
 from gpu_scheduler.agent.runners.interface import Ending
@@ -35,6 +41,9 @@ WRITE_RETRY_MS = 1_000
 NOT_CREATED = "the container engine hangs and has not begun the container: exit code unknown"
 NEVER_MADE = "the container was never made"
 CLIENT_KILLED = "its client was killed: exit code unknown"
+MIN_PROGRESS_BYTES = 64 * 1024
+MIN_PROGRESS_TICKS = 50
+"""Podman that reads and writes less and uses less CPU time between two checks hangs."""
 START_FAILS_WITHIN_MS = 60_000
 """A container that fails later than this, without a trace of a start, counts as one that ran."""
 _SIGNAL_OFFSET = 128
@@ -112,11 +121,13 @@ def rootless_ending(attempt: Attempt, client: Ending) -> Ending:
     Its files are the user's own, so a late failure counts as a run: else a user could run for free.
     """
     work, code = attempt.work, client.exit_code
+    if attempt.stopped_by == NOT_BEGUN and not _has_begun(work):
+        return Ending(ran=False)
     if attempt.adopted and code is None:
         text = scratch.read_podman_file(work, rootless.EXIT_FILE).strip()
         code = int(text) if text.isdecimal() and len(text) <= 3 else None
     is_early = now_ms() - attempt.began_ms < START_FAILS_WITHIN_MS
-    if code != 0 and is_early and not scratch.read_podman_file(work, rootless.PID_FILE):
+    if code != 0 and is_early and not _has_begun(work):
         return Ending(ran=False, detail=log_rotation.engine_error(work) or NEVER_MADE)
     if code is None:
         was_killed = attempt.stop.sigkill_sent and not attempt.adopted
@@ -125,6 +136,11 @@ def rootless_ending(attempt: Attempt, client: Ending) -> Ending:
         return Ending(signal=code - _SIGNAL_OFFSET)
     detail = log_rotation.engine_error(work) if code == rootless.ENGINE_FAILED else ""
     return Ending(exit_code=code, detail=detail)
+
+
+def _has_begun(work: Work) -> bool:
+    """Whether podman of the job's user has begun the container."""
+    return bool(scratch.read_podman_file(work, rootless.PID_FILE))
 
 
 def remove_links_and_mounts(work: Work) -> None:
@@ -157,8 +173,11 @@ def watch_creation(context: LauncherContext, attempt: Attempt) -> None:
     """Give up an engine that hangs while it creates the container.
 
     An engine that pulls an image answers, and a container that runs is left alone although its
-    engine hangs.
+    engine hangs. Podman of the job's user cannot be asked: it hangs if it does nothing.
     """
+    if attempt.in_rootless_container:
+        _watch_progress(attempt, context)
+        return
     runner = attempt.runner
     command = () if runner is None else runner.inspect_command(attempt.work)
     if command:
@@ -181,6 +200,33 @@ def _creation_answered(attempt: Attempt, context: LauncherContext, ok: bool, tex
         attempt.details.append(NOT_CREATED)
         launcher_log.warning(f"{attempt.name}: {NOT_CREATED}")
         kill_main(context, attempt)
+
+
+def _watch_progress(attempt: Attempt, context: LauncherContext) -> None:
+    before = processes.activity(context.tracker.tree(attempt))
+    wait_ms = attempt.work.engine_timeout_ms
+    attempt.add_timer(context.loop.after(wait_ms, _check_progress, attempt, context, before))
+
+
+def _check_progress(attempt: Attempt, context: LauncherContext, before: tuple[int, int]) -> None:
+    """Stop podman that has not begun the container and has done nothing since the last check.
+
+    A pull, and the copy of an image with other owners, may take longer than the timeout.
+    """
+    if attempt.phase is not Phase.RUNNING or attempt.stopped_by or _has_begun(attempt.work):
+        return
+    size, ticks = processes.activity(context.tracker.tree(attempt))
+    if abs(size - before[0]) >= MIN_PROGRESS_BYTES or abs(ticks - before[1]) >= MIN_PROGRESS_TICKS:
+        _watch_progress(attempt, context)
+        return
+    attempt.stopped_by = NOT_BEGUN
+    context.journal.append(attempt.add_record("stop", why=NOT_BEGUN))
+    seconds = attempt.work.engine_timeout_ms / 1000
+    attempt.details.append(
+        f"podman hung before it began the container: it did nothing for {seconds:g} s"
+    )
+    launcher_log.warning(f"{attempt.name}: {attempt.details[-1]}")
+    kill_main(context, attempt)
 
 
 def kill_main(context: LauncherContext, attempt: Attempt) -> None:
