@@ -5,8 +5,13 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 from gpu_scheduler.agent.runners.container import NO_INIT, ContainerRunner, podman_init
 from tests import linux_accounts
@@ -52,6 +57,11 @@ def a_root_file_system(root: Path) -> Path:
 
 def an_image_archive(path: Path, name: str, message: str) -> Path:
     """Make a `docker-archive` of an image of this name that holds `/message`."""
+    _save_image(path, name, message, "docker-archive")
+    return path
+
+
+def _save_image(path: Path, name: str, message: str, form: str) -> None:
     build = Path(tempfile.mkdtemp(prefix="img-"))  # short: podman takes at most 50 characters
     root = a_root_file_system(build / "root")
     (root / "message").write_text(message, encoding="utf-8")
@@ -60,9 +70,62 @@ def an_image_archive(path: Path, name: str, message: str) -> Path:
     places = ("--root", str(build / "store"), "--runroot", str(build / "run"))
     podman = ("podman", "--storage-driver", "vfs", *places)
     _run(*podman, "import", "--quiet", str(build / "layer.tar"), name)
-    _run(*podman, "save", "--quiet", "--output", str(path), name)
+    _run(*podman, "save", "--quiet", "--format", form, "--output", str(path), name)
     shutil.rmtree(build, ignore_errors=True)
-    return path
+
+
+class Registry:
+    """A registry on a port of this machine, with one repository whose tags can be moved."""
+
+    def __init__(self, repository: str) -> None:
+        self.files: dict[str, bytes] = {}
+        registry, prefix = self, f"/v2/{repository}"
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                path = self.path.removeprefix(prefix)
+                data = b"{}" if self.path == "/v2/" else registry.files.get(path)
+                self.send_response(404 if data is None else 200)
+                if "/manifests/" in path:
+                    kind = "application/vnd.docker.distribution.manifest.v2+json"
+                    self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data or b"")))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(data or b"")
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                """Write nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.name = f"localhost:{self.server.server_port}/{repository}"
+
+    def push(self, tag: str, message: str) -> str:
+        """Add an image that holds `/message`, and let the tag mean it; returns its digest."""
+        with tempfile.TemporaryDirectory(prefix="push-") as place:
+            _save_image(Path(place), f"{self.name}:{tag}", message, "docker-dir")
+            for file in Path(place).iterdir():
+                self.files[f"/blobs/sha256:{file.name}"] = file.read_bytes()
+            manifest = (Path(place) / "manifest.json").read_bytes()
+        digest = f"sha256:{sha256(manifest).hexdigest()}"
+        self.files |= {f"/manifests/{digest}": manifest, f"/manifests/{tag}": manifest}
+        return digest
+
+
+@contextmanager
+def a_registry(repository: str) -> Iterator[Registry]:
+    """A running registry."""
+    registry = Registry(repository)
+    thread = Thread(target=registry.server.serve_forever)
+    thread.start()
+    try:
+        yield registry
+    finally:
+        registry.server.shutdown()
+        registry.server.server_close()
+        thread.join()
 
 
 def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:

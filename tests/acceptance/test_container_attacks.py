@@ -7,10 +7,14 @@ win a race, the engine is a script that lets the attacker win it and then runs p
 # ruff: noqa: ASYNC240
 # These tests poll files; their event loop has nothing else to do.
 
+import contextlib
 import ctypes
+import json
 import os
 import pwd
 import shutil
+import stat
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -19,11 +23,17 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.launcher_protocol import Over, Work
-from gpu_scheduler.agent.runners.container import STAGE
+from gpu_scheduler.agent.launcher_protocol import Over, Work, WorkDevice
+from gpu_scheduler.agent.runners.container import STAGE, ContainerRunner
 from gpu_scheduler.agent.runners.rootless import USER_STORE
 from gpu_scheduler.cli.admin.container_trial import run_trial
-from tests.containers import a_root_file_system, an_image_archive, why_not_rootless
+from tests.containers import (
+    a_registry,
+    a_root_file_system,
+    an_image_archive,
+    why_not_rootless,
+)
+from tests.contract.test_runners import command
 from tests.launcher_rig import Rig, is_alive, start_until, with_launcher
 from tests.linux_accounts import LinuxAccount, processes_of, some_accounts
 
@@ -97,6 +107,24 @@ def an_engine(
     (tmp_path / "podman").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return with_launcher
+
+
+def replace_image(engine: Path, image: str, root: Path, *, before_run: str = "true") -> None:
+    """Let the script run a root file system in place of this image: no registry is here."""
+    real = engine.read_text(encoding="utf-8").splitlines()[-1].split()[1]
+    script = f"""#!/bin/sh
+case " $* " in *" run "*) {before_run};; esac
+for word; do
+    shift
+    case $word in
+    --) ;;
+    {image}) set -- "$@" --rootfs -- {root};;
+    *) set -- "$@" "$word";;
+    esac
+done
+exec {real} "$@"
+"""
+    engine.write_text(script, encoding="utf-8")
 
 
 def test_mount_swapped_for_link_shows_nothing_of_others(
@@ -246,6 +274,57 @@ def test_container_stays_within_limits_of_its_job(mallory: LinuxAccount) -> None
     with_launcher(scenario)
 
 
+@pytest.mark.parametrize("engine_user", ["job", "root"])
+def test_container_gets_gpu_by_specification_of_vendor_and_no_other(
+    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine_user: str
+) -> None:
+    """The test makes the specification, and two device nodes like /dev/full as GPUs."""
+    names = [f"GPU-{NAME}-{engine_user}-{number}" for number in range(2)]
+    nodes = [Path(f"/dev/{name}") for name in names]
+    edits = [
+        {"deviceNodes": [{"path": str(node)}], "env": [f"CDI{number}=1"]}
+        for number, node in enumerate(nodes)
+    ]
+    devices = [
+        {"name": name, "containerEdits": edit} for name, edit in zip(names, edits, strict=True)
+    ]
+    text = json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
+    image = "registry.example.org/ml/torch:1"
+    root = a_root_file_system(tmp_path / "root")
+    an_engine(monkeypatch, tmp_path, "true")
+    if engine_user == "root":
+        replace_image(tmp_path / "podman", image, root)
+
+    async def scenario(rig: Rig) -> None:
+        script = f"test -c {nodes[0]} && (: <{nodes[0]}) && echo mine $CDI0; ls {nodes[1]}; env"
+        more: dict[str, Any] = {"engine_user": engine_user}
+        if engine_user == "root":
+            more |= {"image": image, "allowed_images": (image,)}
+        device = WorkDevice(index=0, uuid=names[0], path=str(nodes[0]))
+        work = work_of(rig, mallory, f"cdi-{engine_user}", script, devices=(device,), **more)
+        await rig.run(work)
+        assert "mine 1\n" in rig.log(work), rig.log(work)
+        assert "No such file" in rig.log(work)
+        assert "CDI1" not in rig.log(work)
+
+    place = Path("/etc/cdi")
+    was_there = place.exists()
+    place.mkdir(exist_ok=True)
+    file = place / f"{NAME}-{engine_user}.json"
+    file.write_text(text, encoding="utf-8")
+    for node in nodes:
+        os.mknod(node, stat.S_IFCHR, Path("/dev/full").stat().st_rdev)
+        node.chmod(0o666)
+    try:
+        with_launcher(scenario)
+    finally:
+        for path in (file, *nodes):
+            path.unlink()
+        if not was_there:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+
+
 def test_container_cannot_see_state_of_its_engine(mallory: LinuxAccount) -> None:
     """Else an image could leave its container by a changed configuration of podman."""
 
@@ -371,22 +450,55 @@ def test_engine_of_root_gets_mounts_as_user_opened_them(
         assert "permission denied" in (await rig.run(forbidden)).detail
         assert not list(Path(STAGE).glob(f"*{NAME}-forbidden*"))
 
-    real = shutil.which("podman")
     an_engine(monkeypatch, tmp_path, "true")
-    script = f"""#!/bin/sh
-case " $* " in *" run "*) mv {place} {place}.old; ln -s {victim.home}/inside {place};; esac
-for word; do
-    shift
-    case $word in
-    --) ;;
-    {image}) set -- "$@" --rootfs -- {root};;
-    *) set -- "$@" "$word";;
-    esac
-done
-exec {real} "$@"
-"""
-    (tmp_path / "podman").write_text(script, encoding="utf-8")
+    swap = f"mv {place} {place}.old; ln -s {victim.home}/inside {place}"
+    replace_image(tmp_path / "podman", image, root, before_run=swap)
     with_launcher(scenario)
+
+
+def test_tag_that_moves_between_attempts_does_not_change_image(
+    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Root's store has pulled the new meaning of the tag before the second attempt."""
+    real = shutil.which("podman")
+    make_reachable(tmp_path)
+    store = Path(tempfile.mkdtemp(prefix="pin-"))  # short: podman takes at most 50 characters
+    insecure = tmp_path / "registries.conf"
+    places = f"--storage-driver vfs --root {store}/root --runroot {store}/run"
+    script = f'#!/bin/sh\nexport CONTAINERS_REGISTRIES_CONF={insecure}\nexec {real} {places} "$@"\n'
+    (tmp_path / "podman").write_text(script, encoding="utf-8")
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if not ContainerRunner().is_podman:
+        pytest.skip("root's engine is docker on this machine")
+
+    async def attempt(rig: Rig, name: str, **more: Any) -> tuple[str, Over]:
+        image = f"{registry.name}:1"
+        work = rootful(
+            rig, mallory, name, "cat /message", image=image, allowed_images=(image,), **more
+        )
+        over = await rig.run(work)
+        return rig.log(work).splitlines()[-1], over
+
+    async def scenario(rig: Rig) -> None:
+        first = registry.push("1", "first")
+        said, over = await attempt(rig, "pin1")
+        assert (said, over.exit_code, over.image_digest) == ("first", 0, first)
+        registry.push("1", "second")
+        await command("podman", "pull", f"{registry.name}:1")
+        said, _ = await attempt(rig, "pin2")
+        assert said == "second"
+        said, over = await attempt(rig, "pin3", image_digest=first)
+        assert (said, over.exit_code, over.image_digest) == ("first", 0, first)
+
+    try:
+        with a_registry("ml/torch") as registry:
+            address = registry.name.partition("/")[0]
+            text = f'[[registry]]\nlocation = "{address}"\ninsecure = true\n'
+            insecure.write_text(text, encoding="utf-8")
+            with_launcher(scenario)
+    finally:
+        shutil.rmtree(store, ignore_errors=True)
 
 
 def test_staged_mounts_are_gone_from_mount_table() -> None:

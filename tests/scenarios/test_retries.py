@@ -171,3 +171,20 @@ def test_retry_does_not_wait_for_dependency_met_before() -> None:
     lab.ends("j3", "j2_0", exit_code=1)
     lab.do(Retry("j2"))
     assert lab.running() == ["j2_0", "j2_1"]
+
+
+def test_digest_of_first_image_is_stored_and_kept() -> None:
+    lab = Lab(nodes=[a_node()], limits=CoreLimits(backoff_ms=SECOND))
+    lab.submit(a_job(number=1, retries=2))
+    lab.ends("j1", exit_code=1, image_digest="sha256:first")
+    assert lab.row("j1").image_digest == "sha256:first"
+    lab.at(SECOND)
+    lab.ends("j1", exit_code=1, image_digest="sha256:second")
+    assert lab.row("j1").image_digest == "sha256:first"
+
+
+def test_tasks_of_array_run_image_of_first_task() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(an_array(number=1, tasks="0-2"))
+    lab.ends("j1_0", image_digest="sha256:first")
+    assert lab.row("j1").image_digest == "sha256:first"

@@ -93,9 +93,10 @@ class Work:
     launcher waits for a container engine no longer than `engine_timeout_ms`. `engine_user` is who
     runs that engine: "job" (rootless podman) or "root"; "" in works of older versions, which root's
     engine ran. `image_stores` are read-only image stores of the site; `allowed_images` are patterns
-    of the images that root's engine may run for others. `default_memory_mb` is the memory limit of
-    work without a `memory_mb` of its own, where a control group can hold it. The limits with `user`
-    and `all` are for all works of its user and of the node together.
+    of the images that root's engine may run for others. `image_digest` is the digest of the image
+    that root's engine ran in an earlier attempt, and runs again. `default_memory_mb` is the memory
+    limit of work without a `memory_mb` of its own, where a control group can hold it. The limits
+    with `user` and `all` are for all works of its user and of the node together.
     """
 
     allocation_id: str
@@ -143,6 +144,7 @@ class Work:
     engine_user: str = ""
     image_stores: tuple[str, ...] = ()
     allowed_images: tuple[str, ...] = ()
+    image_digest: str = ""
     default_memory_mb: int = 0
     max_user_processes: int = 0
     max_all_processes: int = 0
@@ -191,8 +193,9 @@ class Over:
     are never guessed. `ran` is False if the command never ran, with the reason in `detail`.
     `stopped_by` is why the launcher stopped it: timeout, or the reason given with the order to
     stop. `prolog_failed` and `epilog_failed` say how the site's own commands around it failed, and
-    are empty if they did not. It ended at `at_ms` by the wall clock, and at `boot_ms` of the boot
-    `boot_id` by the boot-time clock; a launcher of an older version does not report the latter.
+    are empty if they did not. `image_digest` is that of the image that root's engine ran. It ended
+    at `at_ms` by the wall clock, and at `boot_ms` of the boot `boot_id` by the boot-time clock; a
+    launcher of an older version does not report the latter.
     """
 
     allocation_id: str
@@ -208,6 +211,7 @@ class Over:
     detail: str = ""
     prolog_failed: str = ""
     epilog_failed: str = ""
+    image_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +336,15 @@ def _known(message: Message, kind: type, lenient: bool) -> Message:
 
 
 def _check(work: Work) -> None:
-    for name in ("allocation_id", "workdir", "log_path", "scratch_dir", "runner", "script"):
+    for name in (
+        "allocation_id",
+        "workdir",
+        "log_path",
+        "scratch_dir",
+        "runner",
+        "script",
+        "image_digest",
+    ):
         if not isinstance(getattr(work, name), str):
             raise ValueError(f"{name} must be text")
     numbers = ("member", "uid", "gid", "umask", "limit_ms", "grace_ms", "warn_before_ms")

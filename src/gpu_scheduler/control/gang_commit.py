@@ -109,6 +109,7 @@ class MemberResult:
     """How one member ended; `is_reported` if its node said so, and it was not inferred.
 
     `at_ms` is the time by the clock of its node, `ended_ms` by the server's clock if known.
+    `image_digest` is that of the image that an engine of root ran.
     """
 
     exit_code: int | None
@@ -121,6 +122,7 @@ class MemberResult:
     run_ms: int = 0
     prolog_failed: str = ""
     epilog_failed: str = ""
+    image_digest: str = ""
     is_reported: bool = False
 
     @property
@@ -213,6 +215,7 @@ class GangStatus:
             hooks=_hooks(attempt),
             at_ms=_ended_ms(attempt),
             run_ms=max(one.run_ms for one in attempt.ends.values()),
+            image_digest=_image_digest(attempt),
         )
 
     def to_stop(self, allocation: Allocation) -> list[int]:
@@ -288,6 +291,13 @@ def _ended_ms(attempt: _Attempt) -> int | None:
     """When the last member ended; None unless known for every member."""
     known = [end.ended_ms for end in attempt.ends.values() if end.ended_ms is not None]
     return max(known) if len(known) == len(attempt.ends) else None
+
+
+def _image_digest(attempt: _Attempt) -> str:
+    """The image that the first member ran, by its number, of those whose image is known."""
+    return next(
+        (end.image_digest for _, end in sorted(attempt.ends.items()) if end.image_digest), ""
+    )
 
 
 def _detail(attempt: _Attempt, number: int) -> str:

@@ -85,7 +85,8 @@ class JobRecord:
     time in the queue, without the current wait, which began at `since_ms`; time on hold, before
     the begin time, for dependencies or in a back-off does not count. Only for arrays: `pending`
     tasks may be queued, `tasks` have started and not ended, `states` has the ended ones, and
-    `first_start_ms` is the start of the first task.
+    `first_start_ms` is the start of the first task. `image_digest` is that of the image in the
+    first attempt by a container engine of root; later attempts run the same.
     """
 
     job: Job
@@ -97,6 +98,7 @@ class JobRecord:
     waited_ms: int = 0
     since_ms: int = 0
     last_attempt: int = 0
+    image_digest: str = ""
     first_start_ms: int | None = None
     tasks: dict[int, TaskRecord] = field(init=False)
     states: dict[JobState, IntervalSet] = field(init=False)
@@ -287,6 +289,7 @@ class JobRecord:
                 end_ms=self.end_ms,
                 waited_ms=self.waited_ms,
                 since_ms=since_ms,
+                image_digest=self.image_digest,
                 met=met,
                 tasks=self._tasks_by_state(active),
             )
@@ -298,6 +301,7 @@ class JobRecord:
             waited_ms=self.waited_ms,
             expected_ms=self.expected_ms,
             since_ms=since_ms,
+            image_digest=self.image_digest,
             most_members=0 if self._only is None else self._only.most_members,
             met=met,
             **stored,

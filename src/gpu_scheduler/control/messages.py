@@ -451,7 +451,8 @@ class Ended(Fact):
     Without exit code and signal the result is unknown, and `detail` says why. An attempt that never
     `ran` was rejected by its node, and would be again, unless a failed hook is the cause (`hooks`).
     A `lost` attempt never reached its node, so it can be started again. It ended at `at_ms` (None:
-    now) and ran for at least `run_ms`.
+    now) and ran for at least `run_ms`. `image_digest` is that of the image that a container engine
+    of root ran, if it is known.
     """
 
     allocation_id: str
@@ -465,6 +466,7 @@ class Ended(Fact):
     hooks: tuple[HookFailure, ...] = ()
     at_ms: int | None = None
     run_ms: int = 0
+    image_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,6 +338,7 @@ def _fill(record: JobRecord, row: JobRow, tasks: list[TaskRow]) -> None:
     record.waited_ms = row.waited_ms
     record.since_ms = row.since_ms
     record.expected_ms = row.expected_ms
+    record.image_digest = row.image_digest
     if record.job.array is None:
         if row.attempt or row.protected or row.state is not JobState.PENDING:
             _fill_task(record.task(None), row)

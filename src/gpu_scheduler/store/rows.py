@@ -32,7 +32,7 @@ class JobRow:
     failure; `prolog_failures` counts failures of the prolog in a row; `misstarts` counts attempts
     that did not begin in time or lost a member; `most_members` limits the members of the next start
     of an elastic gang (0: no limit); `saved_ms` is the last checkpoint of the running attempt (0:
-    none).
+    none); `image_digest` is that of the image in the first attempt by a container engine of root.
     """
 
     job: Job
@@ -58,6 +58,7 @@ class JobRow:
     misstarts: int = 0
     most_members: int = 0
     saved_ms: int = 0
+    image_digest: str = ""
     met: tuple[str, ...] = ()
     tasks: tuple[tuple[JobState, IntervalSet], ...] = ()
 

@@ -274,7 +274,7 @@ class Began(_message.Message):
     def __init__(self, pid: _Optional[int] = ...) -> None: ...
 
 class Over(_message.Message):
-    __slots__ = ("exit_code", "signal", "ran", "run_ms", "stopped_by", "detail", "prolog_failed", "epilog_failed", "ago_ms")
+    __slots__ = ("exit_code", "signal", "ran", "run_ms", "stopped_by", "detail", "prolog_failed", "epilog_failed", "ago_ms", "image_digest")
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     RAN_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +284,7 @@ class Over(_message.Message):
     PROLOG_FAILED_FIELD_NUMBER: _ClassVar[int]
     EPILOG_FAILED_FIELD_NUMBER: _ClassVar[int]
     AGO_MS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     exit_code: int
     signal: int
     ran: bool
@@ -293,7 +294,8 @@ class Over(_message.Message):
     prolog_failed: str
     epilog_failed: str
     ago_ms: int
-    def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ran: _Optional[bool] = ..., run_ms: _Optional[int] = ..., stopped_by: _Optional[str] = ..., detail: _Optional[str] = ..., prolog_failed: _Optional[str] = ..., epilog_failed: _Optional[str] = ..., ago_ms: _Optional[int] = ...) -> None: ...
+    image_digest: str
+    def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ran: _Optional[bool] = ..., run_ms: _Optional[int] = ..., stopped_by: _Optional[str] = ..., detail: _Optional[str] = ..., prolog_failed: _Optional[str] = ..., epilog_failed: _Optional[str] = ..., ago_ms: _Optional[int] = ..., image_digest: _Optional[str] = ...) -> None: ...
 
 class Saved(_message.Message):
     __slots__ = ("ago_ms",)
@@ -406,7 +408,7 @@ class Order(_message.Message):
     def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured", "prepare_only", "prepare_ms", "lease_ms", "probe", "port", "pick_port", "conda_exe", "terminal")
+    __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured", "prepare_only", "prepare_ms", "lease_ms", "probe", "port", "pick_port", "conda_exe", "image_digest", "terminal")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -448,6 +450,7 @@ class Start(_message.Message):
     PORT_FIELD_NUMBER: _ClassVar[int]
     PICK_PORT_FIELD_NUMBER: _ClassVar[int]
     CONDA_EXE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     task: int
@@ -483,8 +486,9 @@ class Start(_message.Message):
     port: int
     pick_port: bool
     conda_exe: str
+    image_digest: str
     terminal: Terminal
-    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., workdir: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., user: _Optional[str] = ..., umask: _Optional[int] = ..., runner: _Optional[str] = ..., image: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., max_processes: _Optional[int] = ..., limit_ms: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_before_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ..., captured: _Optional[bool] = ..., prepare_only: _Optional[bool] = ..., prepare_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., port: _Optional[int] = ..., pick_port: _Optional[bool] = ..., conda_exe: _Optional[str] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., workdir: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., user: _Optional[str] = ..., umask: _Optional[int] = ..., runner: _Optional[str] = ..., image: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., max_processes: _Optional[int] = ..., limit_ms: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_before_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ..., captured: _Optional[bool] = ..., prepare_only: _Optional[bool] = ..., prepare_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., port: _Optional[int] = ..., pick_port: _Optional[bool] = ..., conda_exe: _Optional[str] = ..., image_digest: _Optional[str] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
 
 class Terminal(_message.Message):
     __slots__ = ("rows", "columns", "idle_ms", "attach_within_ms", "keep")

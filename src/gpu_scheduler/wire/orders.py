@@ -35,6 +35,8 @@ def start_order(
     launch: Launch,
     captured: dict[str, str] | None,
     limit_ms: int,
+    *,
+    image_digest: str = "",
 ) -> pb.Order:
     """Return the order to start one member."""
     is_service = bool(job.service)
@@ -58,6 +60,7 @@ def start_order(
         lease_ms=placement.lease_ms,
         # A replica of a service has no time limit, a port and perhaps a readiness probe.
         limit_ms=0 if is_service else limit_ms,
+        image_digest=image_digest,
         port=job.port if is_service else 0,
         pick_port=is_service and not job.port,
         probe=message_of(pb.Probe, launch.probe, kind=launch.probe.kind.value, port=job.port)

@@ -177,3 +177,21 @@ def test_cut_log_becomes_event_of_its_job_and_files_are_known() -> None:
         assert (files["n0"].log_bytes, files["n0"].leftovers) == (7, 3)
 
     play(test)
+
+
+def test_next_attempt_gets_digest_of_image_that_first_one_ran() -> None:
+    async def test(cluster: Cluster) -> None:
+        node = await cluster.add("n0", cpus=64)
+        await cluster.submit()
+        first = await node.order()
+        assert not first.start.image_digest
+        over = pb.Over(signal=15, ran=True, stopped_by="preempted", image_digest="sha256:1")
+        node.tell(pb.Fact(allocation_id=first.allocation_id, over=over))
+        orders = {
+            order.WhichOneof("order"): order for order in (await node.order(), await node.order())
+        }
+        assert orders["forget"].allocation_id == first.allocation_id
+        assert orders["start"].start.attempt == 2
+        assert orders["start"].start.image_digest == "sha256:1"
+
+    play(test)

@@ -46,6 +46,7 @@ ASSIGNMENTS_FILE = "chosen.json"
 NO_ACCOUNT = Account()
 FROM_ORDER = (
     *("job_id", "attempt", "name", "script", "uid", "gid", "user", "umask", "image"),
+    "image_digest",
     *("limit_ms", "warn_signal", "warn_before_ms", "lease_ms"),
 )
 """Fields of the work that the start order has under the same name."""

@@ -23,7 +23,7 @@ import zlib
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from gpu_scheduler.agent.launcher_protocol import Work, in_rootless_container
+from gpu_scheduler.agent.launcher_protocol import Work, WorkDevice, in_rootless_container
 from gpu_scheduler.agent.runners import rootless
 from gpu_scheduler.agent.runners.interface import (
     Command,
@@ -36,6 +36,10 @@ from gpu_scheduler.agent.runners.interface import (
 
 ROOTFS = "rootfs:"
 _CDI = ("/etc/cdi", "/var/run/cdi")
+_CDI_KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?nvidia\.com/gpu(?![\w./-])""")
+_CDI_NAME = re.compile(
+    r"""(?:^|[\s{,-])["']?name["']?\s*:\s*["']?([A-Za-z0-9][\w.:-]*)""", re.MULTILINE
+)
 _NVIDIA = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 _PODMAN_INITS = tuple(
     f"{place}/podman/catatonit"
@@ -44,11 +48,15 @@ _PODMAN_INITS = tuple(
 _INITS = ("catatonit", "tini", "dumb-init")
 _NEVER = "0001-01-01T00:00:00Z"
 _FORMAT = "{{json .State}}"
+_PODMAN_FORMAT = _FORMAT + '{{"\\n"}}{{.ImageDigest}}'
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SIGNAL_OFFSET = 128
 _IMAGE_NAME = re.compile(
     r"[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9._-]+)+(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?"
 )
 """Registry, path, tag, digest. A transport such as `docker-archive:` or `dir:` does not match."""
+_NAME_AND_TAG = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9._-]+)+(:[A-Za-z0-9._-]+)?")
+"""A name without a digest, which an earlier attempt may have resolved."""
 _REMOVE_TIMEOUT_S = "1"
 _MAX_ANSWER = 200
 STAGE = "/run/gpu-scheduler-mounts"
@@ -189,7 +197,8 @@ class ContainerRunner(Runner):
     def inspect_command(self, work: Work) -> tuple[str, ...]:
         if in_rootless_container(work):
             return ()
-        return (*self._base(), "container", "inspect", "--format", _FORMAT, container_name(work))
+        form = _PODMAN_FORMAT if self.is_podman else _FORMAT
+        return (*self._base(), "container", "inspect", "--format", form, container_name(work))
 
     def clear_command(self, work: Work) -> tuple[str, ...]:
         if in_rootless_container(work):
@@ -203,18 +212,20 @@ class ContainerRunner(Runner):
         if state is None:
             answer = " ".join(inspected.split())[:_MAX_ANSWER]
             return Ending(detail=f"{BAD_ANSWER}: {answer}")
+        digest = _digest_of(inspected)
         code = int(state["ExitCode"])
         if str(state.get("StartedAt", "")).startswith(_NEVER[:19]):
             return Ending(ran=False, detail=str(state.get("Error") or "the container never began"))
         if state.get("Running"):
             # Its exit code is 0 until it ends; its processes are killed now.
-            return Ending(detail="its client ended while the container ran: exit code unknown")
+            detail = "its client ended while the container ran: exit code unknown"
+            return Ending(detail=detail, image_digest=digest)
         detail = ""
         if state.get("OOMKilled"):
             detail = f"killed by the kernel: used more than its {work.memory_mb} MB"
         if _SIGNAL_OFFSET < code < _SIGNAL_OFFSET + 65:
-            return Ending(signal=code - _SIGNAL_OFFSET, detail=detail)
-        return Ending(exit_code=code, detail=detail)
+            return Ending(signal=code - _SIGNAL_OFFSET, detail=detail, image_digest=digest)
+        return Ending(exit_code=code, detail=detail, image_digest=digest)
 
     def _base(self) -> tuple[str, ...]:
         return (self.engine, *self._global)
@@ -222,7 +233,7 @@ class ContainerRunner(Runner):
     def _image(self, work: Work) -> tuple[str, ...]:
         if work.image.startswith(ROOTFS):
             return ("--rootfs", "--", work.image[len(ROOTFS) :])
-        return ("--", work.image)
+        return ("--", _pinned(work))
 
     def _limits(self, work: Work) -> tuple[str, ...]:
         found: list[str] = []
@@ -245,17 +256,19 @@ def stage_directory(work: Work) -> str:
 
 
 def _gpus(work: Work, *, by_name: bool = False) -> tuple[str, ...]:
-    """The options for the GPUs: by the vendor's CDI specification, else by device nodes.
+    """The options for the GPUs: by the vendor's CDI specification if it has all, else by nodes.
 
     `by_name`: by docker's own option.
     """
-    names = [device.mig_uuid or device.uuid or str(device.index) for device in work.devices]
-    if not names:
+    if not work.devices:
         return ()
     if by_name:
+        names = [device.mig_uuid or device.uuid or str(device.index) for device in work.devices]
         return ("--gpus", '"device=' + ",".join(names) + '"')
-    if _has_cdi():
-        return tuple(part for name in names for part in ("--device", f"nvidia.com/gpu={name}"))
+    known = _cdi_names()
+    found = [_cdi_name(device, known) for device in work.devices]
+    if all(found):
+        return tuple(part for name in found for part in ("--device", f"nvidia.com/gpu={name}"))
     nodes = [device.path for device in work.devices if device.path]
     nodes += [path for path in _NVIDIA if os.path.exists(path)]
     return tuple(part for path in nodes for part in ("--device", path))
@@ -285,6 +298,20 @@ def _refused_by_root(work: Work) -> str:
             "this node"
         )
     return ""
+
+
+def _pinned(work: Work) -> str:
+    """The image by the digest of an earlier attempt, whatever its tag means by now."""
+    if not _DIGEST.fullmatch(work.image_digest) or not _NAME_AND_TAG.fullmatch(work.image):
+        return work.image
+    path, _, name = work.image.rpartition("/")
+    return f"{path}/{name.partition(':')[0]}@{work.image_digest}"
+
+
+def _digest_of(inspected: str) -> str:
+    """The image's digest in a line of its own, as podman reports it; "" if it does not."""
+    lines = map(str.strip, inspected.splitlines())
+    return next(filter(_DIGEST.fullmatch, lines), "")
 
 
 def _state(inspected: str) -> dict[str, Any] | None:
@@ -437,8 +464,30 @@ def _max_pids() -> int:
         return 1 << 15
 
 
-def _has_cdi() -> bool:
+def _cdi_name(device: WorkDevice, known: set[str]) -> str:
+    """What the specification calls a device: a UUID, or the index of a whole GPU; "" if neither."""
+    if device.mig_uuid:
+        return device.mig_uuid if device.mig_uuid in known else ""
+    return next((name for name in (device.uuid, str(device.index)) if name in known), "")
+
+
+def _cdi_names() -> set[str]:
+    """The names of all GPUs in the CDI specifications (YAML or JSON) of this node.
+
+    Names are found by their key, as the launcher loads no YAML parser.
+    """
+    names: set[str] = set()
     for directory in _CDI:
-        if os.path.isdir(directory) and any("nvidia" in name for name in os.listdir(directory)):
-            return True
-    return False
+        try:
+            files = [name for name in os.listdir(directory) if name.endswith((".yaml", ".json"))]
+        except OSError:
+            continue
+        for name in files:
+            try:
+                with open(f"{directory}/{name}", encoding="utf-8") as file:
+                    text = file.read()
+            except (OSError, ValueError):
+                continue
+            if _CDI_KIND.search(text):
+                names.update(_CDI_NAME.findall(text))
+    return names

@@ -42,12 +42,16 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a job ended. Exit code and signal are None if that is unknown."""
+    """How a job ended. Exit code and signal are None if that is unknown.
+
+    `image_digest` is that of the image that root's engine ran, if the engine told it.
+    """
 
     exit_code: int | None = None
     signal: int | None = None
     ran: bool = True
     detail: str = ""
+    image_digest: str = ""
 
 
 class Runner(ABC):

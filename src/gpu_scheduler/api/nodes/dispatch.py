@@ -134,7 +134,10 @@ class OrderDispatcher:
             detail = NO_LAUNCH if launch is None else NO_ENVIRONMENT
             self._reports.post(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
             return
-        limit_ms = self._loop.core.state.cluster.limit_ms(job)
+        state = self._loop.core.state
+        limit_ms = state.cluster.limit_ms(job)
+        record = state.jobs.get(job.id)
+        digest = "" if record is None else record.image_digest
         for placement in allocation.placements:
             session = self._sessions.by_node.get(placement.node_id)
             if session is None or only not in {None, placement.node_id}:
@@ -142,7 +145,9 @@ class OrderDispatcher:
             # A session that is not accepted has no lease; it gets its orders once it is.
             if session.is_accepted:
                 session.ordered.add(allocation.id)
-                start = start_order(allocation, placement, job, launch, captured, limit_ms)
+                start = start_order(
+                    allocation, placement, job, launch, captured, limit_ms, image_digest=digest
+                )
                 self._reports.gangs.complete_start(start, allocation, placement)
                 session.send(start)
 

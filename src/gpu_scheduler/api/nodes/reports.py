@@ -47,6 +47,7 @@ STOP_REASONS = frozenset(
     {TIMEOUT, GANG, PREEMPTED, CANCELLED, NOT_BEGUN, NODE_LOST, GPU_MEMORY, GPU_IDLE, LEASE}
 )
 """The reasons that an agent may give for stopping an attempt; others are ignored."""
+MAX_DIGEST = 80
 LEASE_EXPIRED = "its node stopped it because its lease was not renewed in time"
 log = structlog.get_logger("agents")
 
@@ -68,6 +69,7 @@ def member_result(fact: pb.Fact, now_ms: int) -> MemberResult:
         run_ms=over.run_ms,
         prolog_failed=over.prolog_failed,
         epilog_failed=over.epilog_failed,
+        image_digest=over.image_digest if len(over.image_digest) <= MAX_DIGEST else "",
         is_reported=True,
     )
 

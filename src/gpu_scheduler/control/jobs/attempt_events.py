@@ -90,6 +90,7 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     was_node_loss = bool(state.fenced.pop(fact.allocation_id, None)) or fact.stopped_by == LEASE
     state.changed = True
     task.stop_why = _why_stopped(record, task, fact)
+    record.image_digest = record.image_digest or fact.image_digest
     if task.stop_why == NOT_BEGUN and allocation.spans_nodes:
         # A gang that did not start as a whole counts as not run, even if some members started.
         fact = replace(fact, ran=False)

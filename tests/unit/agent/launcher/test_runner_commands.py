@@ -96,12 +96,62 @@ def test_root_file_system_argument_follows_all_options(monkeypatch: pytest.Monke
 
 def test_podman_takes_devices_by_name_or_node(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = an_engine("/usr/bin/podman", monkeypatch)
-    monkeypatch.setattr(container, "_has_cdi", lambda: True)
+    monkeypatch.setattr(container, "_cdi_names", lambda: {"GPU-a", "MIG-c", "all"})
     told = pairs(runner.command(WORK, {}).argv)
     assert {("--device", "nvidia.com/gpu=GPU-a"), ("--device", "nvidia.com/gpu=MIG-c")} <= told
-    monkeypatch.setattr(container, "_has_cdi", lambda: False)
+    monkeypatch.setattr(container, "_cdi_names", set)
     told = pairs(runner.command(WORK, {}).argv)
     assert {("--device", "/dev/nvidia2"), ("--device", "/dev/nvidia5")} <= told
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "nvidia.yaml",
+            """---
+cdiVersion: 0.5.0
+containerEdits:
+  hooks:
+  - hookName: createContainer
+    path: /usr/bin/nvidia-ctk
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia2
+  name: "2"
+- name: GPU-a
+- name: MIG-c
+- name: all
+kind: nvidia.com/gpu
+""",
+        ),
+        (
+            "gpus.json",
+            """{"kind":"nvidia.com/gpu","devices":[{"name":"2"},{"name": "GPU-a"},{"name":"MIG-c"},
+            {"containerEdits":{},"name":"all"}]}""",
+        ),
+    ],
+)
+def test_names_of_cdi_specification_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str
+) -> None:
+    monkeypatch.setattr(container, "_CDI", (str(tmp_path), str(tmp_path / "none")))
+    assert container._cdi_names() == set()
+    (tmp_path / "other.json").write_text('{"kind":"nvidia.com/gpu-x","devices":[{"name":"x"}]}')
+    (tmp_path / name).write_text(text)
+    assert container._cdi_names() == {"2", "GPU-a", "MIG-c", "all"}
+
+
+def test_gpu_that_specification_lacks_comes_as_device_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = an_engine("/usr/bin/podman", monkeypatch)
+    monkeypatch.setattr(container, "_cdi_names", lambda: {"GPU-a", "5"})
+    told = pairs(runner.command(WORK, {}).argv)
+    assert {("--device", "/dev/nvidia2"), ("--device", "/dev/nvidia5")} <= told
+    whole = replace(WORK, devices=(WorkDevice(index=5, uuid="GPU-x", path="/dev/nvidia5"),))
+    assert ("--device", "nvidia.com/gpu=5") in pairs(runner.command(whole, {}).argv)
 
 
 def test_container_without_gpus_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +262,7 @@ def test_podman_of_user_gets_no_option_that_names_a_limit_or_a_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The container stays in the control group of its job, which has the limits."""
-    monkeypatch.setattr(container, "_has_cdi", lambda: False)
+    monkeypatch.setattr(container, "_cdi_names", set)
     runner = an_engine("/usr/bin/podman", monkeypatch)
     work = replace(WORK, engine_user="job", image_stores=("/srv/my images",))
     command = runner.command(work, {"A": "b", "TGPU_MEMBER": "0"})
@@ -232,7 +282,7 @@ def test_podman_of_user_gets_no_option_that_names_a_limit_or_a_group(
         f"image={IMAGE}",
     ):
         assert words in script
-    monkeypatch.setattr(container, "_has_cdi", lambda: True)
+    monkeypatch.setattr(container, "_cdi_names", lambda: {"GPU-a", "MIG-c"})
     assert "--device nvidia.com/gpu=GPU-a" in runner.command(work, {}).argv[2]
     no_commands = (runner.signal_command(work, "TERM"), runner.inspect_command(work))
     assert (*no_commands, runner.clear_command(work)) == ((), (), ())

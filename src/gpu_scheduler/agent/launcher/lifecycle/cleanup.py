@@ -203,6 +203,7 @@ class Cleanup:
             detail="; ".join(dict.fromkeys(filter(None, details))),
             prolog_failed=_one_line(attempt.prolog_failed),
             epilog_failed=_one_line(attempt.epilog_failed),
+            image_digest=ending.image_digest,
         )
         self._events.cleanup_finished(attempt, over)
 
