@@ -60,7 +60,11 @@ class Process:
         """Ask it to stop; returns its exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(LONGEST_S)
+        try:
+            return self.process.wait(LONGEST_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""

@@ -51,7 +51,7 @@ BATCH = 20
 Key = tuple[str, int]
 
 
-class VirtualTimeSelector(selectors.SelectSelector):
+class VirtualTimeSelector(selectors.DefaultSelector):
     """Does not wait: advances the time instead."""
 
     now = 0.0

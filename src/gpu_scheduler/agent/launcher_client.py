@@ -211,8 +211,7 @@ class Launcher:
         reading, self._reader_task = self._reader_task, None
         if reading is not None:
             reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reading
+            await asyncio.gather(reading, return_exceptions=True)
 
     async def _order(self, order: Message) -> Message:
         self._number += 1

@@ -11,7 +11,6 @@ the launcher, devices, and sending.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import uuid
 from collections.abc import Coroutine
@@ -204,8 +203,10 @@ class Agent:
                             self._handle_message(message)
                 finally:
                     sender.cancel()
-                    with contextlib.suppress(asyncio.CancelledError, *BROKEN):
-                        await sender
+                    # Not `suppress(CancelledError)`: that would lose a cancellation of the agent.
+                    (error,) = await asyncio.gather(sender, return_exceptions=True)
+                if isinstance(error, Exception) and not isinstance(error, BROKEN):
+                    raise error
 
     def _server_deadline(self, message: pb.ServerMessage) -> float | None:
         """Until when the next message must arrive; None for a server that answers no heartbeats."""

@@ -245,7 +245,7 @@ async def _exchange(
         raise DeliveryFailed("does not speak HTTP", target_down=True) from None
     finally:
         writer.close()
-        with suppress(OSError, asyncio.CancelledError):
+        with suppress(OSError):
             writer.transport.abort()
 
 

@@ -1,6 +1,8 @@
 """The address and runners that an agent advertises, and its reaction to rejection."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -51,6 +53,43 @@ def test_permanently_rejected_agent_exits_with_reason(directory: Path) -> None:
             assert "revoked" in str(raised.value.exceptions[0])
         finally:
             await listening.stop(None)
+
+    asyncio.run(run())
+
+
+def test_agent_cancelled_while_stream_closes_ends(directory: Path) -> None:
+    """The sender of a stream takes a moment to end; a SIGTERM in that moment is not lost."""
+    is_writing, is_closing = asyncio.Event(), asyncio.Event()
+
+    class ClosedStream:
+        async def write(self, message: pb.AgentMessage) -> None:
+            if message.WhichOneof("message") == "hello":
+                return
+            is_writing.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_closing.set()
+                await asyncio.Event().wait()
+
+        async def __aiter__(self) -> AsyncIterator[pb.ServerMessage]:
+            yield pb.ServerMessage(welcome=pb.Welcome())
+            await is_writing.wait()
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[ClosedStream]:
+        yield ClosedStream()
+
+    async def run() -> None:
+        found = NodeInventory(cpu_milli=1000, memory_mb=1000)
+        agent = Agent(
+            a_config(directory), cast(Launcher, QuietLauncher()), found, None, connect=connect
+        )
+        running = asyncio.create_task(agent.run())
+        await asyncio.wait_for(is_closing.wait(), 60)
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=20)
+        assert done
 
     asyncio.run(run())
 

@@ -176,8 +176,7 @@ class SchedulerService:
         finally:
             socket.leave()
             serving.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await serving
+            await asyncio.gather(serving, return_exceptions=True)
 
     # Requests to the app
 

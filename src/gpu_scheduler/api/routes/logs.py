@@ -62,9 +62,7 @@ async def merge_logs(
     finally:
         for reader in readers:
             reader.cancel()
-        for reader in readers:
-            with suppress(asyncio.CancelledError):
-                await reader
+        await asyncio.gather(*readers, return_exceptions=True)
 
 
 async def _copy(lines: AsyncIterator[bytes], chunks: Chunks) -> None:
