@@ -20,8 +20,7 @@ from gpu_scheduler.cli.simulate.command import (
     register,
     seeds,
 )
-from gpu_scheduler.cli.simulate.modes import ABOUT
-from gpu_scheduler.engine.policy import PRESETS
+from gpu_scheduler.engine.policy import PRESET_DESCRIPTIONS, PRESETS
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.simulator.experiment import PredictorChoice
 from gpu_scheduler.simulator.generator import WorkShape
@@ -130,7 +129,7 @@ def test_cluster_is_read_from_file(trace: Path, tmp_path: Path) -> None:
 
 
 def test_every_policy_is_listed_with_description() -> None:
-    assert set(ABOUT) == set(PRESETS)
+    assert set(PRESET_DESCRIPTIONS) == set(PRESETS)
     shown = succeeding("--list-policies")
     for name in PRESETS:
         assert re.search(rf"^{name}\s+\S.*\s(yes|no)$", shown, re.MULTILINE)

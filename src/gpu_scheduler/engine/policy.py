@@ -234,6 +234,27 @@ PRESETS: dict[str, Policy] = {
     )
 }
 
+PRESET_DESCRIPTIONS: dict[str, str] = {
+    "fifo": "first come, first served; a job that does not fit blocks all behind it",
+    "sjf": "shortest job first; a job that does not fit blocks all behind it",
+    "srtf": "shortest remaining time first; preempts longer jobs",
+    "las": "least attained service: two levels at 5 GPU-hours, preempts the lower (Tiresias)",
+    "skip": "first come, first served; a job that does not fit is skipped",
+    "easy": "first come, first served; backfill that never delays the first in line",
+    "conservative": "first come, first served; backfill that delays no job",
+    "random": "a random place that fits",
+    "dot_product": "the place with the smallest dot product of free resources and request",
+    "clustering": "the place that holds requests of the same size",
+    "packing": "shared GPUs first, then used nodes, then empty ones",
+    "best_fit": "the place with the least left free",
+    "fgd": "the place where fragmentation grows least (fragmentation gradient descent)",
+    "balance": "the place whose free resources are most useful for common requests",
+    "short": "short and small jobs first by history; long waits get a reservation",
+    "feedback": "new jobs first: long-running jobs are preempted and resume later",
+    "fair": "fair share of tenants and users, priority classes, backfill, preemption by class",
+}
+"""What each preset does, in one line."""
+
 
 def preset(name: str) -> Policy:
     """A policy by its name."""

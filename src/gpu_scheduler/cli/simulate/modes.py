@@ -29,7 +29,7 @@ from gpu_scheduler.cli.simulate.workload import (
     seed_of,
     trace_reading,
 )
-from gpu_scheduler.engine.policy import PRESETS, Policy, preset
+from gpu_scheduler.engine.policy import PRESET_DESCRIPTIONS, PRESETS, Policy, preset
 from gpu_scheduler.model.errors import InvalidInput
 from gpu_scheduler.simulator.experiment import (
     BELIEVE_THE_LIMIT,
@@ -66,26 +66,6 @@ from gpu_scheduler.simulator.world import Physics
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-ABOUT: dict[str, str] = {
-    "fifo": "first come, first served; a job that does not fit blocks all behind it",
-    "sjf": "shortest job first; a job that does not fit blocks all behind it",
-    "srtf": "shortest remaining time first; preempts longer jobs",
-    "las": "least attained service: two levels at 5 GPU-hours, preempts the lower (Tiresias)",
-    "skip": "first come, first served; a job that does not fit is skipped",
-    "easy": "first come, first served; backfill that never delays the first in line",
-    "conservative": "first come, first served; backfill that delays no job",
-    "random": "a random place that fits",
-    "dot_product": "the place with the smallest dot product of free resources and request",
-    "clustering": "the place that holds requests of the same size",
-    "packing": "shared GPUs first, then used nodes, then empty ones",
-    "best_fit": "the place with the least left free",
-    "fgd": "the place where fragmentation grows least (fragmentation gradient descent)",
-    "balance": "the place whose free resources are most useful for common requests",
-    "short": "short and small jobs first by history; long waits get a reservation",
-    "feedback": "new jobs first: long-running jobs are preempted and resume later",
-    "fair": "fair share of tenants and users, priority classes, backfill, preemption by class",
-}
-"""What a policy does, in one line."""
 DEFAULT_POLICIES = ("fifo", "fair", "feedback")
 DEMO_REPORT = Path("build/demo-report.html")
 SCHEMA_VERSION = 1
@@ -105,7 +85,7 @@ def list_policies(*, as_json: bool = False) -> None:
         records = [
             {
                 "policy": name,
-                "about": ABOUT.get(name, ""),
+                "about": PRESET_DESCRIPTIONS[name],
                 "predictor": predictors[name],
                 "needs_oracle": name in KNOW_THE_TRUTH,
             }
@@ -117,7 +97,7 @@ def list_policies(*, as_json: bool = False) -> None:
     for heading in ("policy", "what it does", "needs oracle"):
         table.add_column(heading)
     for name in PRESETS:
-        table.add_row(name, ABOUT.get(name, ""), "yes" if name in KNOW_THE_TRUTH else "no")
+        table.add_row(name, PRESET_DESCRIPTIONS[name], "yes" if name in KNOW_THE_TRUTH else "no")
     print_tables([table], Console())
 
 
