@@ -14,8 +14,9 @@ LONGEST_MS = 60_000
 CHROMIUM = shutil.which("chromium")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Closed after each module: until then no other test of the process can run an event loop."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
     expect.set_options(timeout=LONGEST_MS)
