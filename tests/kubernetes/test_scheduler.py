@@ -137,6 +137,7 @@ class Cluster:
 def a_cluster(plane: ControlPlane, directory: Path) -> Iterator[Cluster]:
     namespace = f"gpu-{secrets.token_hex(4)}"
     plane.kubectl("apply", "--server-side", "-f", str(CRDS))
+    plane.kubectl("wait", "--for=condition=Established", "-f", str(CRDS))
     plane.kubectl("create", "namespace", namespace)
     plane.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
     cluster = Cluster(plane, namespace, directory)

@@ -28,6 +28,7 @@ from tests.kubernetes.lab.build import Lab
 from tests.kubernetes.lab.certificates import Authority, write_key
 from tests.ports import lasting_port
 
+BROKEN_OFF = "INTERNAL_ERROR; received from peer"
 START_S = 120.0
 PR_SET_PDEATHSIG = 1
 
@@ -261,8 +262,26 @@ class ControlPlane:
         return json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
 
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
-        """Run kubectl as the administrator; returns what it printed, errors too."""
-        done = subprocess.run(
+        """Run kubectl as the administrator; returns what it printed, errors too.
+
+        The API server breaks off requests for a custom resource while a change of its definition
+        takes effect; then kubectl is run again. `apply` and `get` may be repeated.
+        """
+        end = time.monotonic() + START_S
+        while True:
+            done = self._run_kubectl(arguments, stdin)
+            is_broken_off = done.returncode != 0 and BROKEN_OFF in done.stdout
+            if not is_broken_off or time.monotonic() > end:
+                break
+            time.sleep(0.2)
+        if check and done.returncode:
+            raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stdout}")
+        return done.stdout
+
+    def _run_kubectl(
+        self, arguments: tuple[str, ...], stdin: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [self.lab.program("kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments],
             input=stdin,
             stdout=subprocess.PIPE,
@@ -271,9 +290,6 @@ class ControlPlane:
             text=True,
             check=False,
         )
-        if check and done.returncode:
-            raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stdout}")
-        return done.stdout
 
     def wait_for(self, path: str) -> None:
         """Until the API server answers it with 200."""
