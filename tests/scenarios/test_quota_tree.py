@@ -1,7 +1,11 @@
 """The quota tree: guarantees, borrowing, lending and reclaiming over several levels."""
 
-from tests.builders import a_cluster, a_node, a_tenant
+from dataclasses import replace
+
+from gpu_scheduler.model.quota_tree import checked_tree
+from tests.builders import HOUR, a_cluster, a_job, a_node, a_policy, a_tenant
 from tests.quota_lab import QuotaLab, a_quota, gpus
+from tests.scenarios.lab import Lab
 
 LAB = (
     a_quota("science", gpus(12)),
@@ -162,6 +166,27 @@ def test_budget_of_a_department_holds_for_all_its_teams() -> None:
     lab.settle()
     assert lab.held() == {"lasers": 1, "optics": 1}
     assert "node physics of the quota tree has a budget of 48 GPU-hours" in lab.why(late[0])
+
+
+def test_budget_of_a_department_is_renewed_with_its_period() -> None:
+    tree = checked_tree(
+        [
+            a_quota("physics", gpus(8), budget_gpu_milli_ms=10 * 1000 * HOUR),
+            a_quota("optics", parent="physics"),
+            a_quota("lasers", parent="physics"),
+        ]
+    )
+    lab = Lab(nodes=a_cluster(nodes=1), policy=replace(a_policy(name="fair"), quota_tree=tree))
+    lab.submit(a_job(number=1, tenant="optics", max_runtime_ms=5 * HOUR))
+    lab.at(4 * HOUR)
+    lab.ends("j1")
+    lab.submit(a_job(number=2, tenant="lasers", max_runtime_ms=7 * HOUR))
+    assert not lab.running()
+    reasons = dict(lab.last_plan.job_reasons) if lab.last_plan else {}
+    assert "node physics of the quota tree" in str(reasons["j2"])
+    lab.at(31 * 24 * HOUR)
+    lab.cycle()
+    assert lab.running() == ["j2"]
 
 
 # --- quotas of GPU models

@@ -1,15 +1,22 @@
 """Fair share: decayed usage of tenants and users in, a penalty on their waiting jobs out.
 
+In a quota tree every level counts: a node is compared with the other children of its parent, and
+the penalties of all levels are added up. Tenants outside the tree are children of the root.
+
 The penalty is in milliseconds of waiting, like every other weight of the order, so that aging wins
 in the end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from gpu_scheduler.engine.policy import HOUR_MS
 from gpu_scheduler.engine.queue import Entry, GroupKey
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.quota_tree import ancestors
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
 
@@ -25,6 +32,37 @@ def fair_ratio_milli(usage: int, weight_milli: int, total_usage: int, total_weig
     if total_usage <= 0:
         return 0
     return usage * total_weight * MILLI // (weight_milli * total_usage)
+
+
+def subtree_usage(state: ClusterState, tenants: Iterable[str]) -> dict[str, int]:
+    """The decayed usage of these tenants, and of every node of the tree with all below it."""
+    found: dict[str, int] = {}
+    for tenant in dict.fromkeys((*tenants, *state.quota_nodes)):
+        usage = state.tenant_usage.get(tenant)
+        if usage is not None:
+            for name in (tenant, *ancestors(state.quota_nodes, tenant)):
+                found[name] = found.get(name, 0) + usage.usage
+    return found
+
+
+@dataclass(slots=True)
+class _Level:
+    """The children of one parent that have waiting jobs: their usage and weights together."""
+
+    usage: int = 0
+    weight_milli: int = 0
+    count: int = 0
+
+    def add(self, usage: int, weight_milli: int) -> None:
+        """Count one more child."""
+        self.usage += usage
+        self.weight_milli += weight_milli
+        self.count += 1
+
+    def ratio_milli(self, usage: int, weight_milli: int) -> int:
+        """How many fair shares a child with this usage has had."""
+        total = max(self.usage, LEAST_USAGE * self.count)
+        return fair_ratio_milli(usage, weight_milli, total, self.weight_milli)
 
 
 class FairShare:
@@ -45,13 +83,18 @@ class FairShare:
             return
         accounts = dict.fromkeys((key[0], key[1]) for key in state.queue.groups)
         active = dict.fromkeys(tenant for tenant, _ in accounts)
-        self._total_weight = sum(state.tenant(tenant).weight_milli for tenant in active)
-        usage = sum(self._tenant_usage(tenant) for tenant in active)
-        self._total_usage = max(usage, LEAST_USAGE * len(active))
-        self._user_totals: dict[str, tuple[int, int]] = {}
+        nodes = state.quota_nodes
+        self._path = {tenant: [tenant, *ancestors(nodes, tenant)] for tenant in active}
+        self._usage = subtree_usage(state, active)
+        self._levels: dict[str, _Level] = {}
+        for name in dict.fromkeys(name for path in self._path.values() for name in path):
+            parent = nodes[name].parent if name in nodes else ""
+            level = self._levels.setdefault(parent, _Level())
+            level.add(self._usage.get(name, 0), self._weight(name))
+        self._users: dict[str, _Level] = {}
         for tenant, user in accounts:
-            total, count = self._user_totals.get(tenant, (0, 0))
-            self._user_totals[tenant] = (total + self._user_usage(tenant, user), count + 1)
+            level = self._users.setdefault(tenant, _Level())
+            level.add(self._user_usage(tenant, user), self._user_weight(tenant, user))
 
     def penalty_ms(self, group: GroupKey) -> int:
         """How far back an account's use puts its jobs now."""
@@ -79,15 +122,26 @@ class FairShare:
         if not self._on:
             return
         usage = gpu_milli * min(expected_ms, PROJECTED_MS)
-        account = (job.tenant, job.user)
-        self._added[job.tenant] = self._added.get(job.tenant, 0) + usage
-        self._added[account] = self._added.get(account, 0) + usage
-        for known in [known for known in self._cache if known[0] == job.tenant]:
+        path = self._path[job.tenant]
+        accounts: list[str | tuple[str, str]] = [*path, (job.tenant, job.user)]
+        for account in accounts:
+            self._added[account] = self._added.get(account, 0) + usage
+        # What a node above the tenant has used counts for all tenants below it.
+        top = path[-1]
+        for known in [known for known in self._cache if self._path[known[0]][-1] == top]:
             del self._cache[known]
 
-    def _tenant_usage(self, tenant: str) -> int:
-        usage = self._state.tenant_usage.get(tenant)
-        return self._added.get(tenant, 0) + (usage.usage if usage else 0)
+    def _weight(self, name: str) -> int:
+        """The weight of a node among the children of its parent."""
+        node = self._state.quota_nodes.get(name)
+        if node is not None and node.weight_milli is not None:
+            return node.weight_milli
+        return self._state.tenant(name).weight_milli
+
+    def _user_weight(self, tenant: str, user: str) -> int:
+        node = self._state.quota_nodes.get(f"{tenant}/{user}")
+        weight = None if node is None else node.weight_milli
+        return WEIGHT_ONE_MILLI if weight is None else weight
 
     def _user_usage(self, tenant: str, user: str) -> int:
         usage = self._state.user_usage.get((tenant, user))
@@ -97,20 +151,14 @@ class FairShare:
         order = self._order
         penalty = 0
         if order.fair_ms:
-            ratio = fair_ratio_milli(
-                self._tenant_usage(tenant),
-                self._state.tenant(tenant).weight_milli,
-                self._total_usage,
-                self._total_weight,
-            )
-            penalty += order.fair_ms * min(order.fair_cap * MILLI, ratio) // MILLI
+            nodes = self._state.quota_nodes
+            for name in self._path[tenant]:
+                usage = self._usage.get(name, 0) + self._added.get(name, 0)
+                level = self._levels[nodes[name].parent if name in nodes else ""]
+                ratio = level.ratio_milli(usage, self._weight(name))
+                penalty += order.fair_ms * min(order.fair_cap * MILLI, ratio) // MILLI
         if order.user_fair_ms:
-            total, count = self._user_totals[tenant]
-            ratio = fair_ratio_milli(
-                self._user_usage(tenant, user),
-                WEIGHT_ONE_MILLI,
-                max(total, LEAST_USAGE * count),
-                count * WEIGHT_ONE_MILLI,
-            )
+            weight = self._user_weight(tenant, user)
+            ratio = self._users[tenant].ratio_milli(self._user_usage(tenant, user), weight)
             penalty += order.user_fair_ms * min(order.fair_cap * MILLI, ratio) // MILLI
         return penalty

@@ -6,16 +6,40 @@ one user in it; all other nodes are groups. A guarantee of a node includes those
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, BudgetPeriod
+from gpu_scheduler.model.tenant import BudgetPeriod
 
 ANY_MODEL = "*"
 """Stands for GPUs of all models together."""
+CLUSTER = "cluster"
+"""The name of the root in tables."""
 MOST_LEVELS = 16
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(/[A-Za-z0-9_][A-Za-z0-9._@$-]{0,255})?")
+
+
+class InvalidNode(InvalidRequest):
+    """A node of the quota tree contradicts itself or another one."""
+
+    def __init__(self, node: str, message: str) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+def check_node_name(name: str) -> None:
+    """Reject a name that is neither an id like that of a tenant nor TENANT/USER."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise InvalidNode(
+            name,
+            f"'{name[:80]}' is not the name of a node; use letters, digits, '.', '_', '-', and "
+            "TENANT/USER for one user",
+        )
+    if name == CLUSTER:
+        raise InvalidNode(name, f"'{CLUSTER}' is the name of the root; choose another name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +71,14 @@ class QuotaNode:
     """A node of the quota tree. Without a parent it is below the root, which is the cluster.
 
     `quotas` has one entry for each GPU model, or one for all models. The weight is that of its fair
-    share among the children of its parent. `budget_gpu_milli_ms` is GPU time for each period.
+    share among the children of its parent (None: that of its tenant). `budget_gpu_milli_ms` is GPU
+    time for each period.
     """
 
     name: str
     parent: str = ""
     quotas: tuple[NodeQuota, ...] = ()
-    weight_milli: int = WEIGHT_ONE_MILLI
+    weight_milli: int | None = None
     budget_gpu_milli_ms: int | None = None
     budget_period: BudgetPeriod = BudgetPeriod.MONTH
     by_model: dict[str, NodeQuota] = field(init=False, repr=False, compare=False)
@@ -72,12 +97,20 @@ class QuotaNode:
         return 0 if quota is None else quota.guaranteed_milli
 
 
+def ancestors(nodes: Mapping[str, QuotaNode], name: str) -> Iterator[str]:
+    """The names of the nodes above a node, the lowest first."""
+    node = nodes.get(name)
+    while node is not None and node.parent:
+        yield node.parent
+        node = nodes[node.parent]
+
+
 def checked_tree(nodes: Iterable[QuotaNode]) -> tuple[QuotaNode, ...]:
     """The nodes in the order of their names; an error names the node and what is wrong with it."""
     by_name: dict[str, QuotaNode] = {}
     for node in nodes:
         if node.name in by_name:
-            raise InvalidRequest(f"node '{node.name}' is there twice; remove one")
+            raise InvalidNode(node.name, f"node '{node.name}' is there twice; remove one")
         by_name[node.name] = node
     for node in by_name.values():
         _check_parents(node, by_name)
@@ -92,26 +125,31 @@ def checked_tree(nodes: Iterable[QuotaNode]) -> tuple[QuotaNode, ...]:
 def _check_parents(node: QuotaNode, by_name: dict[str, QuotaNode]) -> None:
     tenant, slash, _ = node.name.partition("/")
     if slash and node.parent != tenant:
-        raise InvalidRequest(
+        raise InvalidNode(
+            node.name,
             f"node '{node.name}' is for one user of tenant '{tenant}', and its parent is "
-            f"'{node.parent}'; write parent: {tenant}"
+            f"'{node.parent}'; write parent: {tenant}",
         )
     seen = [node.name]
     parent = node.parent
     while parent:
         if parent not in by_name:
-            raise InvalidRequest(
+            raise InvalidNode(
+                node.name,
                 f"node '{seen[-1]}' has parent '{parent}', which is not in the tree; add a node "
-                f"'{parent}' or leave out the parent"
+                f"'{parent}' or leave out the parent",
             )
         if parent in seen:
             path = " -> ".join([*seen, parent])
-            raise InvalidRequest(f"node '{node.name}' is below itself ({path}); change a parent")
+            raise InvalidNode(
+                node.name, f"node '{node.name}' is below itself ({path}); change a parent"
+            )
         seen.append(parent)
         parent = by_name[parent].parent
     if len(seen) > MOST_LEVELS:
-        raise InvalidRequest(
-            f"node '{node.name}' is on level {len(seen)}; at most {MOST_LEVELS} levels are allowed"
+        raise InvalidNode(
+            node.name,
+            f"node '{node.name}' is on level {len(seen)}; at most {MOST_LEVELS} levels are allowed",
         )
 
 
@@ -119,27 +157,30 @@ def _check_quota(node: QuotaNode, quota: NodeQuota) -> None:
     of = "" if quota.model == ANY_MODEL else f" of {quota.model}"
     most = quota.maximum_milli
     if most is not None and most < quota.guaranteed_milli:
-        raise InvalidRequest(
+        raise InvalidNode(
+            node.name,
             f"node '{node.name}' is guaranteed {_gpus(quota.guaranteed_milli)}{of}, and its "
-            f"maximum is {_gpus(most)}; the maximum must not be less"
+            f"maximum is {_gpus(most)}; the maximum must not be less",
         )
     lends = quota.lending_limit_milli
     if lends is not None and lends > quota.guaranteed_milli:
-        raise InvalidRequest(
+        raise InvalidNode(
+            node.name,
             f"node '{node.name}' may lend {_gpus(lends)}{of}, and is guaranteed "
-            f"{_gpus(quota.guaranteed_milli)}; it cannot lend more than it is guaranteed"
+            f"{_gpus(quota.guaranteed_milli)}; it cannot lend more than it is guaranteed",
         )
 
 
 def _check_total(node: QuotaNode) -> None:
     models = [quota for quota in node.quotas if quota.model != ANY_MODEL]
     if len({quota.model for quota in node.quotas}) < len(node.quotas):
-        raise InvalidRequest(f"node '{node.name}' has two quotas for one model; remove one")
+        raise InvalidNode(node.name, f"node '{node.name}' has two quotas for one model; remove one")
     total = sum(quota.guaranteed_milli for quota in models)
     if total > node.guaranteed_milli():
-        raise InvalidRequest(
+        raise InvalidNode(
+            node.name,
             f"node '{node.name}' is guaranteed {_gpus(node.guaranteed_milli())} in total, and "
-            f"{_gpus(total)} by model; the total must not be less"
+            f"{_gpus(total)} by model; the total must not be less",
         )
 
 
@@ -150,9 +191,10 @@ def _check_children(node: QuotaNode, children: list[QuotaNode]) -> None:
         own = node.guaranteed_milli(model)
         if parts > own:
             of = "" if model == ANY_MODEL else f" of {model}"
-            raise InvalidRequest(
+            raise InvalidNode(
+                node.name,
                 f"node '{node.name}' is guaranteed {_gpus(own)}{of}, and its children "
-                f"{_gpus(parts)} together; a guarantee includes those of the children"
+                f"{_gpus(parts)} together; a guarantee includes those of the children",
             )
 
 

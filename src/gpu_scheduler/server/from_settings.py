@@ -53,6 +53,7 @@ def policy_of(settings: Settings) -> Policy:
         interactive_gpu_milli=interactive_milli if settings.policy.interactive_preemption else 0,
         fills_gaps=settings.policy.fill_reservation_gaps,
         user_quota=_user_quota(settings.limits),
+        quota_tree=settings.quota_tree,
         budget_period=BudgetPeriod(settings.limits.budget_period),
     )
     if not settings.scheduler.enable_preemption:

@@ -20,6 +20,7 @@ import msgspec
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.settings.fields import ErrorCollector
 from gpu_scheduler.settings.schema import GROUPS
+from gpu_scheduler.wire.quota_tree import QuotaNodeFields
 from gpu_scheduler.wire.validation import describe_validation_error
 
 PREFIX = "GPU_SCHEDULER_"
@@ -270,6 +271,32 @@ tenants:
     max_gpus: 16
 ```
 """
+QUOTA_TREE_PAGE = """\
+## quota_tree
+
+The nodes of the [quota tree](../explanation/quota-tree.md) by name: organisations, departments,
+teams. A node with the id of a tenant holds the jobs of that tenant, and `TENANT/USER` those of one
+of its users; all others are groups. Only in a file; read at every start.
+
+```yaml
+quota_tree:
+  science: {guaranteed_gpus: 12, max_gpus: 24, models: {A100: {guaranteed_gpus: 4}}}
+  physics: {parent: science, guaranteed_gpus: 8, weight: 2}
+  optics: {parent: physics, guaranteed_gpus: 4, lending_limit: 2}
+  optics/ann: {parent: optics, max_gpus: 2}
+  biology:
+    parent: science
+    borrowing_limit: 4
+    models: {A100: {guaranteed_gpus: 4, max_gpus: 6}}
+    budget_gpu_hours: 2000
+```
+"""
+QUOTA_TREE_SAMPLE = (
+    "# The quota tree: nodes by name, with guaranteed and maximum GPUs. For example:",
+    "#   science: {guaranteed_gpus: 12}",
+    "#   vision: {parent: science, guaranteed_gpus: 8, max_gpus: 16}",
+    "quota_tree:",
+)
 TENANTS_SAMPLE = (
     "# Tenants by id: members and limits. For example:",
     "#   vision: {linux_groups: [vision], admins: [ann], max_gpus: 8}",
@@ -293,12 +320,15 @@ def sample() -> str:
         for item in items_of(group):
             lines += _wrapped(f"{item.about} Allowed: {item.allowed}.", "  # ")
             lines.append(f"  #{item.name}: {json.dumps(_plain(item.default))}")
-    lines += ["", *TENANTS_SAMPLE]
+    lines += ["", *TENANTS_SAMPLE, "", *QUOTA_TREE_SAMPLE]
     return "\n".join(lines) + "\n"
 
 
 def json_schema() -> dict[str, Any]:
     """A JSON Schema (2020-12) of the file."""
+    (node,), definitions = msgspec.json.schema_components(
+        [QuotaNodeFields], ref_template="#/$defs/{name}"
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "gpu-scheduler settings",
@@ -313,7 +343,15 @@ def json_schema() -> dict[str, Any]:
             }
             for group, kind in GROUPS.items()
         }
-        | {"tenants": TENANTS_SCHEMA},
+        | {
+            "tenants": TENANTS_SCHEMA,
+            "quota_tree": {
+                "type": ["object", "null"],
+                "description": "The nodes of the quota tree by name.",
+                "additionalProperties": {"anyOf": [node, {"type": "null"}]},
+            },
+        },
+        "$defs": definitions,
     }
 
 
@@ -327,7 +365,9 @@ def reference_page() -> str:
         lines.append("")
         for item in items_of(group):
             lines += _field_rows(item)
-    lines += [TENANTS_PAGE]
+    _, forms = msgspec.json.schema_components([QuotaNodeFields])
+    fields_of_node = forms[QuotaNodeFields.__name__]
+    lines += [TENANTS_PAGE, QUOTA_TREE_PAGE, *_field_table(fields_of_node), ""]
     return "\n".join(lines)
 
 
@@ -351,13 +391,17 @@ def _field_rows(item: Item) -> list[str]:
     if not forms:
         return []
     (form,) = forms.values()
-    lines = [f"Each entry of `{item.key}`:", "", "| field | default | meaning |", "|---|---|---|"]
+    return [f"Each entry of `{item.key}`:", "", *_field_table(form), ""]
+
+
+def _field_table(form: dict[str, Any]) -> list[str]:
+    lines = ["| field | default | meaning |", "|---|---|---|"]
     for name, field in form["properties"].items():
         default = f"`{json.dumps(field['default'])}`" if "default" in field else "(required)"
         choices = ", ".join(f"`{choice}`" for choice in field.get("enum", ()))
         about = field.get("description", "") + (f" One of {choices}." if choices else "")
         lines.append(f"| `{name}` | {default} | {about} |")
-    return [*lines, ""]
+    return lines
 
 
 def _property(item: Item) -> dict[str, Any]:

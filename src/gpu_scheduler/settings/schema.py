@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, is_dataclass
 from typing import get_type_hints
 
+from gpu_scheduler.model.quota_tree import QuotaNode
 from gpu_scheduler.settings.groups.cluster import (
     AgentSettings,
     DatabaseSettings,
@@ -63,6 +64,7 @@ class Settings:
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     tenants: tuple[TenantEntry, ...] = ()
+    quota_tree: tuple[QuotaNode, ...] = ()
 
 
 GROUPS: dict[str, type] = {
@@ -70,4 +72,4 @@ GROUPS: dict[str, type] = {
     for name, kind in get_type_hints(Settings).items()
     if isinstance(kind, type) and is_dataclass(kind)
 }
-"""The groups by name, without `tenants`, which is a list."""
+"""The groups by name, without `tenants` and `quota_tree`, which are lists."""

@@ -20,6 +20,7 @@ import yaml
 
 from gpu_scheduler.client.credentials import CLIENT_VARIABLES
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.quota_tree import InvalidNode, QuotaNode, check_node_name, checked_tree
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, items_of, unknown_key
 from gpu_scheduler.settings.fields import ErrorCollector, messages_of
@@ -27,6 +28,7 @@ from gpu_scheduler.settings.file_paths import STATE_VARIABLE, config_candidates
 from gpu_scheduler.settings.groups.network import TenantEntry
 from gpu_scheduler.settings.schema import GROUPS, Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
+from gpu_scheduler.wire.quota_tree import QuotaNodeFields, read_quota_node
 from gpu_scheduler.wire.tenants import TenantPatch, read_tenant
 from gpu_scheduler.wire.validation import describe_validation_error
 
@@ -163,6 +165,7 @@ CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 OTHER_VARIABLES = (CONFIG_VARIABLE, STATE_VARIABLE, *CLIENT_VARIABLES)
 LARGEST_FILE = 1_000_000
 TENANTS = "tenants"
+QUOTA_TREE = "quota_tree"
 TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -182,6 +185,14 @@ class Found:
 
     value: Value
     origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLists:
+    """What only a file has: tenants, and the nodes of the quota tree."""
+
+    tenants: tuple[TenantEntry, ...] = ()
+    quota_tree: tuple[QuotaNode, ...] = ()
 
 
 def load(
@@ -207,9 +218,9 @@ def read_all(
     variables = os.environ if environ is None else environ
     file = config_file(config, variables)
     found = {key: Found(value=item.default, origin="default") for key, item in ITEMS.items()}
-    tenants: tuple[TenantEntry, ...] = ()
+    lists = FileLists()
     if file is not None:
-        values, tenants = read_file(file, errors)
+        values, lists = read_file(file, errors)
         found.update(values)
     found.update(read_variables(variables, errors))
     found.update(read_flags(flags or {}, errors))
@@ -217,7 +228,7 @@ def read_all(
         group: kind(**{item.name: found[item.key].value for item in items_of(group)})
         for group, kind in GROUPS.items()
     }
-    settings = Settings(**groups, tenants=tenants)
+    settings = Settings(**groups, tenants=lists.tenants, quota_tree=lists.quota_tree)
     loaded = Loaded(
         settings=settings,
         origins={key: one.origin for key, one in found.items() if key in ITEMS},
@@ -246,9 +257,7 @@ def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
     return next((path for path in config_candidates(variables) if Path(path).is_file()), None)
 
 
-def read_file(
-    file: str, errors: ErrorCollector
-) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
+def read_file(file: str, errors: ErrorCollector) -> tuple[dict[str, Found], FileLists]:
     """The values of a YAML or JSON file. The YAML parser reads both and knows line numbers."""
     with errors.collect():
         loader = _loader(file)
@@ -256,14 +265,14 @@ def read_file(
             root = loader.get_single_node()
             if root is not None:
                 reader = _Reader(file, loader, errors)
-                return _groups(reader, root), reader.tenants()
+                return _groups(reader, root), reader.lists()
         except yaml.YAMLError as error:
             raise _not_yaml(file, error) from error
         except RecursionError:
             raise InvalidInput("is nested too deeply", file=file) from None
         finally:
             loader.dispose()
-    return {}, ()
+    return {}, FileLists()
 
 
 def read_variables(variables: Mapping[str, str], errors: ErrorCollector) -> dict[str, Found]:
@@ -312,11 +321,15 @@ class _Reader:
     file: str
     loader: yaml.SafeLoader
     errors: ErrorCollector
-    tenant_nodes: list[yaml.Node] = field(default_factory=list)
+    list_nodes: dict[str, yaml.Node] = field(default_factory=dict)
 
-    def tenants(self) -> tuple[TenantEntry, ...]:
-        """The tenants in the file."""
-        return tuple(_tenants(self, self.tenant_nodes[0])) if self.tenant_nodes else ()
+    def lists(self) -> FileLists:
+        """The tenants and the quota tree in the file."""
+        tenants, tree = self.list_nodes.get(TENANTS), self.list_nodes.get(QUOTA_TREE)
+        return FileLists(
+            tenants=() if tenants is None else tuple(_tenants(self, tenants)),
+            quota_tree=() if tree is None else _quota_tree(self, tree),
+        )
 
     def add_error(self, message: str, node: yaml.Node) -> None:
         """Collect an error and continue."""
@@ -345,8 +358,8 @@ class _Reader:
 def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for group, group_key, group_node in reader.entries(root, "the file"):
-        if group == TENANTS:
-            reader.tenant_nodes.append(group_node)
+        if group in {TENANTS, QUOTA_TREE}:
+            reader.list_nodes[group] = group_node
             continue
         if group not in GROUPS and group not in ALIAS_GROUPS:
             reader.add_error(unknown_key(group), group_key)
@@ -424,6 +437,37 @@ def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:
             continue
         origin = f"{reader.file}, line {key.start_mark.line + 1}"
         yield TenantEntry(tenant_id, patch, origin)
+
+
+def _quota_tree(reader: _Reader, root: yaml.Node) -> tuple[QuotaNode, ...]:
+    """The nodes of the quota tree by name; none if there is any error."""
+    if isinstance(root, yaml.ScalarNode) and reader.value(root) is None:
+        return ()
+    nodes: dict[str, QuotaNode] = {}
+    places: dict[str, yaml.Node] = {}
+    has_errors = False
+    for name, key, node in reader.entries(root, QUOTA_TREE):
+        try:
+            check_node_name(name)
+            value = reader.value(node)
+            fields = msgspec.convert({} if value is None else value, QuotaNodeFields)
+        except msgspec.ValidationError as error:
+            problem = describe_validation_error(error, QuotaNodeFields)
+            reader.add_error(f"node '{name}' of quota_tree: {problem}", node)
+            has_errors = True
+        except InvalidRequest as error:
+            reader.add_error(f"{QUOTA_TREE}: {error}", key)
+            has_errors = True
+        else:
+            nodes[name] = read_quota_node(name, fields)
+            places[name] = key
+    if has_errors:
+        return ()
+    try:
+        return checked_tree(nodes.values())
+    except InvalidNode as error:
+        reader.add_error(f"{QUOTA_TREE}: {error}", places[error.node])
+        return ()
 
 
 def _text(file: str) -> str:

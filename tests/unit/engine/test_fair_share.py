@@ -1,9 +1,12 @@
 """The penalty that an account's usage adds to the keys of its jobs."""
 
+from dataclasses import replace
+
 from gpu_scheduler.engine.fair_share import PROJECTED_MS, FairShare
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import AccountUsage
 from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.quota_tree import QuotaNode
 from tests.builders import DAY, HOUR, a_job, a_policy, a_state, a_tenant
 
 A, B = ("a", "ada", Pool.BATCH), ("b", "ada", Pool.BATCH)
@@ -74,3 +77,71 @@ def test_usage_costs_nothing_without_weights() -> None:
     fair_share = FairShare(two_tenants(a=200, b=0, policy=policy))
     fair_share.add_start(a_job(tenant="a"), 1000, HOUR)
     assert fair_share.penalty_ms(A) == 0
+
+
+def test_departments_are_compared_before_their_teams() -> None:
+    tree = (
+        QuotaNode(name="one"),
+        QuotaNode(name="two", weight_milli=3000),
+        QuotaNode(name="a", parent="one"),
+        QuotaNode(name="b", parent="two"),
+        QuotaNode(name="c", parent="two"),
+    )
+    usage = {"a": 100, "b": 200, "c": 100}
+    state = a_state(
+        policy=replace(FAIR, quota_tree=tree),
+        queue=[a_job(number=n, tenant=name) for n, name in enumerate("abc", start=1)],
+        tenant_usage={name: AccountUsage(usage=hours * GPU_HOUR) for name, hours in usage.items()},
+    )
+    fair_share = FairShare(state)
+    penalties = [fair_share.penalty_ms((name, "ada", Pool.BATCH)) for name in "abc"]
+    # Department one had 100 of 400 GPU-hours with a quarter of the weights, and so has its only
+    # team had its share. In department two, b had 200 of 300 and c 100 of 300.
+    assert penalties == [2 * DAY, DAY + DAY * 1333 // 1000, DAY + DAY * 666 // 1000]
+
+
+def test_idle_team_counts_in_the_usage_of_its_department() -> None:
+    tree = (QuotaNode(name="one"), QuotaNode(name="two"))
+    teams = (QuotaNode(name="a", parent="one"), QuotaNode(name="idle", parent="one"))
+    state = a_state(
+        policy=replace(FAIR, quota_tree=(*tree, *teams, QuotaNode(name="b", parent="two"))),
+        queue=[a_job(number=1, tenant="a"), a_job(number=2, tenant="b")],
+        tenant_usage={"idle": AccountUsage(usage=100 * GPU_HOUR)},
+    )
+    fair_share = FairShare(state)
+    assert fair_share.penalty_ms(A) > fair_share.penalty_ms(B)
+
+
+def test_start_counts_for_all_teams_of_a_department() -> None:
+    tree = (
+        QuotaNode(name="one"),
+        QuotaNode(name="a", parent="one"),
+        QuotaNode(name="b", parent="one"),
+    )
+    state = a_state(
+        policy=replace(FAIR, quota_tree=tree),
+        queue=[a_job(number=n, tenant=name) for n, name in enumerate("abz", start=1)],
+    )
+    fair_share = FairShare(state)
+    before = fair_share.penalty_ms(B)
+    fair_share.add_start(a_job(tenant="a"), 1000, DAY)
+    assert fair_share.penalty_ms(A) > fair_share.penalty_ms(B) > before
+
+
+def test_user_node_has_its_own_weight() -> None:
+    policy = a_policy(name="fair", fair_ms=0, user_fair_ms=HOUR)
+    tree = (
+        QuotaNode(name="vision"),
+        QuotaNode(name="vision/ada", parent="vision", weight_milli=3000),
+    )
+    state = a_state(
+        policy=replace(policy, quota_tree=tree),
+        queue=[a_job(number=1, user="ada"), a_job(number=2, user="bob")],
+        user_usage={
+            ("vision", "ada"): AccountUsage(usage=300 * GPU_HOUR),
+            ("vision", "bob"): AccountUsage(usage=100 * GPU_HOUR),
+        },
+    )
+    fair_share = FairShare(state)
+    assert fair_share.penalty_ms(("vision", "ada", Pool.BATCH)) == HOUR
+    assert fair_share.penalty_ms(("vision", "bob", Pool.BATCH)) == HOUR

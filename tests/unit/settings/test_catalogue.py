@@ -64,3 +64,10 @@ def test_schema_has_every_setting() -> None:
 
 def test_values_can_be_shown_as_plain_data() -> None:
     assert json.loads(json.dumps(plain_values(Settings())))["api.http_port"] == 8080
+
+
+def test_documented_quota_tree_is_valid(tmp_path: Path) -> None:
+    example = PAGE.read_text().split("## quota_tree")[1].split("```yaml\n")[1].split("```")[0]
+    path = tmp_path / "config.yaml"
+    path.write_text(example)
+    assert len(load(str(path), environ={}).settings.quota_tree) == 5

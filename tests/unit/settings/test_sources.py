@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.quota_tree import NodeQuota
 from gpu_scheduler.settings.fields import SettingErrors
 from gpu_scheduler.settings.sources import config_file, load
 
@@ -235,6 +236,92 @@ def test_invalid_tenant_is_rejected_with_line(tmp_path: Path, text: str, said: s
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(InvalidInput, match=said):
+        load(str(file), environ={})
+
+
+# --- the quota tree
+
+
+def test_quota_tree_is_read_with_limits_in_total_and_by_model(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "quota_tree:\n"
+        "  science: {guaranteed_gpus: 13, models: {A100: {guaranteed_gpus: 4}}, max_gpus: 24}\n"
+        "  physics: {parent: science, guaranteed_gpus: 8, weight: 2, budget_gpu_hours: 10}\n"
+        "  optics: {parent: physics, guaranteed_gpus: 4.5, lending_limit: 2, borrowing_limit: 1}\n"
+        "  optics/ann: {parent: optics, max_gpus: 2}\n"
+        "  biology: {parent: science, models: {A100: {guaranteed_gpus: 4, max_gpus: 6}}}\n"
+        "  guests:\n"
+    )
+    nodes = {node.name: node for node in load(str(file), environ={}).settings.quota_tree}
+    assert nodes["science"].quotas == (
+        NodeQuota(guaranteed_milli=13_000, maximum_milli=24_000),
+        NodeQuota(model="A100", guaranteed_milli=4000),
+    )
+    assert nodes["optics"].quotas == (
+        NodeQuota(guaranteed_milli=4500, borrowing_limit_milli=1000, lending_limit_milli=2000),
+    )
+    assert nodes["biology"].quotas == (
+        NodeQuota(guaranteed_milli=4000),
+        NodeQuota(model="A100", guaranteed_milli=4000, maximum_milli=6000),
+    )
+    assert {node.name: node.parent for node in nodes.values()} == {
+        "biology": "science",
+        "guests": "",
+        "optics": "physics",
+        "optics/ann": "optics",
+        "physics": "science",
+        "science": "",
+    }
+    physics = nodes["physics"]
+    assert (physics.weight_milli, physics.budget_gpu_milli_ms) == (2000, 10 * 1000 * 3_600_000)
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ("a: {parent: b}\n  b: {parent: a}", "line 2: quota_tree: node 'a' is below itself"),
+        ("a: {}\n  b: {parent: nine}", "line 3: .*'b' has parent 'nine', which is not in the tree"),
+        (
+            "a: {guaranteed_gpus: 2}\n  b: {parent: a, guaranteed_gpus: 3}",
+            "line 2: .*'a' is guaranteed 2 GPUs, and its children 3 GPUs together",
+        ),
+        (
+            (
+                "a: {guaranteed_gpus: 4, models: {A100: {guaranteed_gpus: 1}}}\n"
+                "  b: {parent: a, models: {A100: {guaranteed_gpus: 2}}}"
+            ),
+            "'a' is guaranteed 1 GPUs of A100, and its children 2 GPUs together",
+        ),
+        ("a: {guaranteed_gpus: 4, max_gpus: 3}", "the maximum must not be less"),
+        ("a: {guaranteed_gpus: 4, lending_limit: 5}", "cannot lend more than it is guaranteed"),
+        (
+            "a: {guaranteed_gpus: 1, models: {A100: {guaranteed_gpus: 2}}}",
+            "guaranteed 1 GPUs in total, and 2 GPUs by model",
+        ),
+        ("a: {max_gpu: 3}", "line 2: node 'a' of quota_tree: .*max_gpu"),
+        ("a: {guaranteed_gpus: -1}", "node 'a' of quota_tree: guaranteed_gpus"),
+        ("a: {weight: 0}", "node 'a' of quota_tree: weight"),
+        ("a b: {}", "line 2: quota_tree: 'a b' is not the name of a node"),
+        ("cluster: {}", "'cluster' is the name of the root"),
+        ("a: {}\n  a/ann: {}", "'a/ann' is for one user of tenant 'a'.* write parent: a"),
+        ("a: {}\n  a: {}", "line 3"),
+    ],
+)
+def test_invalid_quota_tree_is_rejected_with_line(tmp_path: Path, tree: str, said: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"quota_tree:\n  {tree}\n")
+    with pytest.raises(InvalidInput, match=said):
+        load(str(file), environ={})
+
+
+def test_quota_tree_has_at_most_sixteen_levels(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    chain = [f"  n{level}: {{parent: n{level - 1}}}\n" for level in range(1, 17)]
+    file.write_text("quota_tree:\n  n0:\n" + "".join(chain[:-1]))
+    assert len(load(str(file), environ={}).settings.quota_tree) == 16
+    file.write_text("quota_tree:\n  n0:\n" + "".join(chain))
+    with pytest.raises(InvalidInput, match="node 'n16' is on level 17; at most 16 levels"):
         load(str(file), environ={})
 
 

@@ -21,7 +21,7 @@ from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.placement.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.engine.quota.rules import never_admitted, user_quota_of
 from gpu_scheduler.engine.quota.tree import HOURS
-from gpu_scheduler.ledger.decayed_usage import Account, tenant_and_user
+from gpu_scheduler.ledger.decayed_usage import Account, account_of, tenant_and_user
 from gpu_scheduler.ledger.units import Period
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, Waiting
 from gpu_scheduler.model.errors import (
@@ -37,6 +37,7 @@ from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import Job, display_name, split_over_nodes
 from gpu_scheduler.model.launch import EVERYWHERE, Runner
 from gpu_scheduler.model.node import RUNNER_LABEL, runner_label
+from gpu_scheduler.model.quota_tree import QuotaNode, ancestors
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota
@@ -57,7 +58,24 @@ def period_of(state: ControlState, tenant_id: str) -> BudgetPeriod:
 
 def spent(state: ControlState, account: Account, now_ms: int) -> tuple[int, int]:
     """GPU time used in the current budget period, and when the next period begins (0: never)."""
-    period = period_of(state, tenant_and_user(account)[0])
+    return _spent_in(state, account, period_of(state, tenant_and_user(account)[0]), now_ms)
+
+
+def node_spent(state: ControlState, node: QuotaNode, now_ms: int) -> AccountUsage:
+    """GPU time that a node of the quota tree used in its budget period, with all below it."""
+    tenant, _, user = node.name.partition("/")
+    nodes = state.cluster.quota_nodes
+    below = [name for name in nodes if "/" not in name and node.name in ancestors(nodes, name)]
+    used, turns_ms = 0, 0
+    for account in (account_of(tenant, user or None), *below):
+        more, turns_ms = _spent_in(state, account, node.budget_period, now_ms)
+        used += more
+    return AccountUsage(spent_gpu_milli_ms=used, turns_ms=turns_ms)
+
+
+def _spent_in(
+    state: ControlState, account: Account, period: BudgetPeriod, now_ms: int
+) -> tuple[int, int]:
     if period is BudgetPeriod.WEEK:
         return state.weekly_usage.spent(account, now_ms), Period.WEEK.next_after(now_ms)
     if period is BudgetPeriod.MONTH:

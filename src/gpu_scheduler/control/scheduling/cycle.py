@@ -27,7 +27,7 @@ from gpu_scheduler.control.jobs.queueing import (
     wait_for_begin,
     with_tasks,
 )
-from gpu_scheduler.control.jobs.submit import place_again, spent
+from gpu_scheduler.control.jobs.submit import node_spent, place_again, spent
 from gpu_scheduler.control.messages import RunCycle
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.lost_nodes import with_leases
@@ -200,7 +200,9 @@ def refresh_account_usage(state: ControlState, now_ms: int) -> None:
     def usage_at(account: Account) -> int:
         return shares.usage_at(account, now_ms) + projected.at(account, now_ms)
 
-    tenants = dict.fromkeys(state.lenders)
+    # A node of the quota tree counts all tenants below it, whether they wait or not.
+    in_tree = [name for name in cluster.quota_nodes if "/" not in name]
+    tenants = dict.fromkeys((*state.lenders, *in_tree))
     users = {}
     for tenant, user, _ in cluster.queue.groups:
         tenants[tenant] = None
@@ -223,12 +225,22 @@ def refresh_account_usage(state: ControlState, now_ms: int) -> None:
             spent_gpu_milli_ms=used,
             turns_ms=turns_ms,
         )
+    cluster.node_usage = {
+        node.name: node_spent(state, node, now_ms)
+        for node in cluster.quota_nodes.values()
+        if node.budget_gpu_milli_ms is not None
+    }
     _set_budget_timer(state, now_ms)
 
 
 def _set_budget_timer(state: ControlState, now_ms: int) -> None:
     """Set a timer for the start of the next budget period of a waiting account."""
-    accounts = (*state.cluster.tenant_usage.values(), *state.cluster.user_usage.values())
+    cluster = state.cluster
+    accounts = (
+        *cluster.tenant_usage.values(),
+        *cluster.user_usage.values(),
+        *cluster.node_usage.values(),
+    )
     turn_ms = min((s.turns_ms for s in accounts if s.turns_ms), default=0)
     if turn_ms and not now_ms < state.budget_reset_ms <= turn_ms:
         state.budget_reset_ms = turn_ms

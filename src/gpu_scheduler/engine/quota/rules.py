@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.policy import DAY_MS, Policy
@@ -329,8 +329,11 @@ class Admission:
         return low
 
     def never_admitted(self, job: Job, wanted: Amounts) -> Reason | None:
-        """Why the job could not start even if nothing were held, or None."""
-        idle = QuotaTree(self._limits)
+        """Why the job could not start even if nothing were held, or None.
+
+        A budget that is used up may get its next period.
+        """
+        idle = QuotaTree(replace(self._limits, node_usage={}))
         tenant = self._tenants.get(job.tenant)
         if tenant is not None:
             for resource, limit, current, request, unit in self._checks(tenant, wanted):
