@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 KUBERNETES = "1.35.8"
@@ -22,13 +22,16 @@ KUBERNETES = "1.35.8"
 ETCD = "3.6.8"
 KWOK = "0.8.0"
 HELM = "3.22.0"
+CONTAINERD = "2.2.9"
 
 ROOT_VARIABLE = "TGPU_KUBERNETES_LAB"
 VERSION_VARIABLE = "TGPU_KUBERNETES_VERSION"
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 """What the contract tests use."""
-EVERYTHING = (*CONTROL_PLANE, "kwok", "kube-scheduler", "kubelet", "helm")
+NODE = ("kubelet", "containerd", "ctr", "containerd-shim-runc-v2")
+"""What runs containers."""
+EVERYTHING = (*CONTROL_PLANE, "kwok", "kube-scheduler", "helm", *NODE)
 
 STAGING = (
     "api",
@@ -131,7 +134,8 @@ class Lab:
         made.parent.mkdir(exist_ok=True)
         _run_go(
             *(go, "build", "-mod=mod", "-trimpath", *([f"-p={jobs}"] if jobs else [])),
-            *("-ldflags", recipe.link_flags, "-o", str(made), recipe.package),
+            *("-tags", recipe.tags, "-ldflags", recipe.link_flags, "-o", str(made)),
+            recipe.package,
             cwd=module,
             jobs=jobs,
         )
@@ -161,9 +165,11 @@ class Recipe:
     go_mod: str
     package: str
     link_flags: str = "-s -w"
+    tags: str = ""
 
     def text(self) -> str:
-        return json.dumps([self.go_mod, self.package, self.link_flags])
+        parts = [self.go_mod, self.package, self.link_flags]
+        return json.dumps([*parts, self.tags] if self.tags else parts)
 
 
 def lab(version: str = "") -> Lab:
@@ -197,6 +203,8 @@ def _recipe(name: str, version: str) -> Recipe:
             return _recipe_of_module(name, "sigs.k8s.io/kwok", f"v{KWOK}", "cmd/kwok")
         case "helm":
             return _recipe_of_module(name, "helm.sh/helm/v3", f"v{HELM}", "cmd/helm")
+        case "containerd" | "ctr" | "containerd-shim-runc-v2":
+            return _recipe_of_containerd(name)
         case _:
             return _recipe_of_kubernetes(name, version)
 
@@ -207,6 +215,17 @@ def _recipe_of_module(name: str, module: str, version: str, package: str) -> Rec
         module_name=name,
         go_mod=f"module lab\n\ngo 1.25.0\n\nrequire {module} {version}\n",
         package=package if package.startswith(module) else f"{module}/{package}",
+    )
+
+
+def _recipe_of_containerd(name: str) -> Recipe:
+    module = "github.com/containerd/containerd/v2"
+    made = _recipe_of_module("containerd", module, f"v{CONTAINERD}", f"cmd/{name}")
+    return replace(
+        made,
+        name=name,
+        link_flags=f"{made.link_flags} -X {module}/version.Version=v{CONTAINERD}",
+        tags="no_btrfs no_devmapper no_zfs",
     )
 
 

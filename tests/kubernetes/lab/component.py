@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.kubernetes.lab.control_plane import die_with_parent
+
 DEADLINE_S = 120.0
 
 
@@ -44,6 +46,7 @@ class Component:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509
             )
 
     def stop(self, number: int = signal.SIGKILL) -> int:

@@ -205,7 +205,7 @@ class ControlPlane:
                 stdin=subprocess.DEVNULL,
                 cwd=self.directory,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if self._dies_with_us else None,  # noqa: PLW1509
+                preexec_fn=die_with_parent if self._dies_with_us else None,  # noqa: PLW1509
             )
 
     def kill(self, program: str) -> None:
@@ -326,5 +326,6 @@ def kwok_node(name: str, *, gpus: int = 8, labels: dict[str, str] | None = None)
     }
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """In a new process: end when the thread that started it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

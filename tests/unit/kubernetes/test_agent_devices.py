@@ -169,6 +169,15 @@ def test_two_pods_bound_together_never_swap_gpus(play: Play) -> None:
     play(scenario)
 
 
+def test_pod_placed_before_the_first_report_of_the_agent_names_gpus_by_index(play: Play) -> None:
+    async def scenario(node: Node) -> None:
+        await node.a_pod("a", "1,3", 2)
+        await node.kubelet.admit("a", "c0", "slot-0", "slot-1")
+        assert await node.gpus_of("a") == "GPU-1,GPU-3"
+
+    play(scenario)
+
+
 def test_container_restart_gets_the_same_gpus(play: Play) -> None:
     async def scenario(node: Node) -> None:
         await node.a_pod("a", "GPU-2,GPU-3", 2)

@@ -258,6 +258,19 @@ def test_resource_slice_is_written_only_when_its_devices_change() -> None:
     play(scenario)
 
 
+def test_resource_slice_that_a_kubelet_has_deleted_is_written_again() -> None:
+    async def scenario(api: FakeApi, publisher: Publisher) -> None:
+        client = ApiClient(FakeTransport(api))
+        calm = seen(DeviceReading(index=0))
+        await pass_time(publisher, 5, calm)
+        await client.delete(RESOURCE_SLICES, "node-1-gpu.scheduling")
+        await pass_time(publisher, 60, calm)
+        stored = await client.get(RESOURCE_SLICES, "node-1-gpu.scheduling")
+        assert [one["name"] for one in stored.spec.devices] == ["gpu-0"]
+
+    play(scenario)
+
+
 def test_failed_write_is_repeated_and_pauses_are_respected() -> None:
     async def scenario(api: FakeApi, publisher: Publisher) -> None:
         client = ApiClient(FakeTransport(api))

@@ -30,7 +30,7 @@ from gpu_scheduler.kubernetes.client.errors import (
     error_of_answer,
 )
 from gpu_scheduler.kubernetes.client.transport import Answer, Request, Stream
-from gpu_scheduler.kubernetes.objects import LEASES, NODES, PODS, Lease, ObjectMeta, Pod
+from gpu_scheduler.kubernetes.objects import CSI_NODES, LEASES, NODES, PODS, Lease, ObjectMeta, Pod
 from tests.fakes.kubernetes.api import FakeApi, Fault
 from tests.fakes.kubernetes.transport import FakeTransport
 from tests.faults.virtual_loop import VirtualLoop
@@ -229,6 +229,20 @@ def test_an_answer_of_another_form_is_an_error_of_ours() -> None:
         world.fail("GET", answer=Answer(status=200, body=b'{"metadata": {"labels": 3}}'))
         with pytest.raises(MalformedAnswer, match="labels"):
             await world.client.get(PODS, "a", "default")
+
+    play(scenario)
+
+
+def test_null_stands_for_an_empty_list() -> None:
+    node = b'{"metadata": {"name": "n1", "labels": null}, "spec": {"drivers": null}}'
+
+    async def scenario(world: World) -> None:
+        world.fail("GET", answer=Answer(status=200, body=node))
+        found = await world.client.get(CSI_NODES, "n1")
+        assert (found.metadata.name, found.metadata.labels, found.spec.drivers) == ("n1", {}, ())
+        world.fail("GET", answer=Answer(status=200, body=b'{"items": [' + node + b"]}"))
+        listing = await world.client.list(CSI_NODES)
+        assert listing.items == [found]
 
     play(scenario)
 

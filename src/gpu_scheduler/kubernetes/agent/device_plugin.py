@@ -265,7 +265,10 @@ class DevicePlugin:
                 f"{where} has no annotation {ALLOCATED_ANNOTATION}: {SCHEDULER_NAME} has not"
                 f" assigned it; set schedulerName: {SCHEDULER_NAME}"
             )
-        mine = [uuid for uuid in allocated if uuid in self._uuids]
+        # A scheduler that did not know the GpuNodeStatus yet has chosen GPUs by index.
+        by_index = {str(device.index): device.uuid for device in self._devices()}
+        found = [by_index.get(one, one) for one in allocated]
+        mine = [uuid for uuid in found if uuid in self._uuids]
         return uuids_of_container(pod, holder.container, self.resource, mine)
 
     def _holder_of(

@@ -22,7 +22,10 @@ class NotAllocated(Exception):
 
 
 def allocated_uuids(pod: Pod) -> tuple[str, ...]:
-    """The GPUs and MIG slices that the scheduler has given to a pod."""
+    """The GPUs and MIG slices that the scheduler has given to a pod.
+
+    For a node without a GpuNodeStatus these are indices of GPUs.
+    """
     text = pod.metadata.annotations.get(ALLOCATED_ANNOTATION, "")
     return tuple(part.strip() for part in text.split(",") if part.strip())
 

@@ -127,18 +127,20 @@ class Publisher:
             return await self._client.get(GPU_NODE_STATUSES, self._node)
 
     async def _write_slice(self, status: GpuNodeStatusStatus, owner: OwnerReference) -> None:
-        """Write the ResourceSlice if its devices have changed."""
+        """Write the ResourceSlice if its devices have changed, or if it is gone.
+
+        A kubelet deletes it when it starts.
+        """
         name = slice_name(self._node)
-        if not self._slice.is_known:
-            try:
-                stored = await self._client.get(RESOURCE_SLICES, name)
+        try:
+            stored = await self._client.get(RESOURCE_SLICES, name)
+        except NotFound:
+            self._slice = SliceState()
+        else:
+            if not self._slice.generation:
                 self._slice = SliceState(
-                    is_known=True,
-                    devices=stored.spec.devices,
-                    generation=stored.spec.pool.generation,
+                    devices=stored.spec.devices, generation=stored.spec.pool.generation
                 )
-            except NotFound:
-                self._slice = SliceState(is_known=True)
         content = resource_slice(self._node, status, owner, self._slice)
         if content is None:
             return

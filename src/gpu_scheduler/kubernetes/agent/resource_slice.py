@@ -22,16 +22,13 @@ LONGEST_TEXT = 64
 class SliceState:
     """What is stored: the devices, and the generation of the pool, which grows with each change."""
 
-    is_known: bool = False
     devices: tuple[dict[str, Any], ...] = ()
     generation: int = 0
 
     @staticmethod
     def of(content: dict[str, Any]) -> SliceState:
         spec = content["spec"]
-        return SliceState(
-            is_known=True, devices=tuple(spec["devices"]), generation=spec["pool"]["generation"]
-        )
+        return SliceState(devices=tuple(spec["devices"]), generation=spec["pool"]["generation"])
 
 
 def slice_name(node: str) -> str:

@@ -428,9 +428,36 @@ def _is_bound(pod: Pod, uid: str, node: str, annotations: Mapping[str, str] | No
 
 def _decoded(decoder: "msgspec.json.Decoder[DecodedT]", body: bytes, what: str) -> DecodedT:
     try:
-        return decoder.decode(body)
+        return _decoded_object(decoder, body)
     except msgspec.DecodeError as error:
         raise MalformedAnswer(f"{what}: {error}") from error
+
+
+def _decoded_object(
+    decoder: "msgspec.json.Decoder[DecodedT]", body: bytes | msgspec.Raw
+) -> DecodedT:
+    """Decode an object; a field that is null has its default, as in Go.
+
+    The API server writes null for an empty list that its type does not leave out, such as the
+    drivers of a CSINode.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        content = _without_nulls(msgspec.json.decode(body))
+        return decoder.decode(msgspec.json.encode(content))
+
+
+def _without_nulls(content: Any) -> Any:
+    match content:
+        case dict():
+            return {
+                name: _without_nulls(value) for name, value in content.items() if value is not None
+            }
+        case list():
+            return [_without_nulls(value) for value in content]
+        case _:
+            return content
 
 
 # --- watches
@@ -475,7 +502,7 @@ def _watch_event(resource: Resource[ObjectT], line: bytes, what: str) -> WatchEv
         if event.type == "BOOKMARK":
             version = _VERSIONED.decode(event.object).metadata.resource_version
             return WatchEvent(type=event.type, resource_version=version)
-        found = resource.decoder.decode(event.object)
+        found = _decoded_object(resource.decoder, event.object)
     except msgspec.DecodeError as error:
         raise MalformedAnswer(f"{what}: {error}") from error
     return WatchEvent(
