@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpu_scheduler.settings.schema import GROUPS
 from gpu_scheduler.settings.sources import ALIASES, UNUSED
@@ -54,10 +55,22 @@ def dead_links(page: str, text: str) -> list[str]:
     return dead
 
 
+@cache
+def chart_values() -> frozenset[str]:
+    """The values of the Helm chart on the first two levels, such as `agent.cdi`."""
+    chart = yaml.safe_load((ROOT / "charts/gpu-scheduler/values.yaml").read_text("utf-8"))
+    return frozenset(
+        f"{group}.{name}"
+        for group, values in chart.items()
+        if isinstance(values, dict)
+        for name in values
+    )
+
+
 def unknown_settings(text: str) -> list[str]:
     """Settings and variables that are never read; names of other programs are allowed."""
     keys = re.findall(r"`([a-z]+\.[a-z_]+)`", text)
-    known = SETTINGS | NOT_SETTINGS | ALIASES.keys() | UNUSED.keys()
+    known = SETTINGS | NOT_SETTINGS | ALIASES.keys() | UNUSED.keys() | chart_values()
     unread = [key for key in keys if key.partition(".")[0] in GROUPS and key not in known]
     variables = set(re.findall(r"GPU_SCHEDULER_[A-Z0-9_]+", text)) - VARIABLES
     return unread + sorted(name for name in variables if name not in source())
