@@ -111,6 +111,9 @@ COMMANDS: dict[str, Command] = {
         "keep programs running as online services", "cluster.services", takes_words=True
     ),
     "reserve": Command("reserve GPUs for a tenant or user for a period", "cluster.reserve"),
+    "quota": Command(
+        "show the quota tree: used, guaranteed, borrowed and lent GPUs", "accounting.usage", "quota"
+    ),
     "limits": Command(
         "show your limits, what you use of them and what is left", "accounting.usage", "limits"
     ),

@@ -14,6 +14,7 @@ from gpu_scheduler.control.gpu_metering import Action, GpuRules
 from gpu_scheduler.control.messages import Cordon, DeviceSample, DevicesSampled, NodeSilent, Started
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
+from tests.quota_lab import a_quota, gpus
 from tests.unit.api.lab import ApiLab
 
 
@@ -345,3 +346,20 @@ def test_manual_names_every_metric(lab: ApiLab) -> None:
     text = lab.get("/metrics", root=True).body.decode()
     names = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
     assert {name for name in names if f"`{name}`" not in manual} == set()
+
+
+def test_quota_tree_shows_guaranteed_and_borrowed_gpus(lab: ApiLab) -> None:
+    assert lab.get("/quota/tree").json == {"nodes": []}
+    lab.loop.core.state.cluster.set_quota_tree([a_quota("science", gpus(1.5, most=4))])
+    _, science = lab.get("/quota/tree").json["nodes"]
+    assert science == {
+        "name": "science",
+        "parent": "",
+        "level": 1,
+        "model": "*",
+        "used_gpus": 0.0,
+        "guaranteed_gpus": 1.5,
+        "max_gpus": 4.0,
+        "borrowed_gpus": 0.0,
+        "lent_gpus": 0.0,
+    }

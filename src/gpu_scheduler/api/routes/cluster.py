@@ -27,6 +27,7 @@ from gpu_scheduler.api.queue_order import SORTS, SortedJobs
 from gpu_scheduler.api.routes.job_views import JobLine, JobViews
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.control.state import ControlState
+from gpu_scheduler.engine.quota.report import node_shares
 from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
@@ -148,6 +149,30 @@ class QuotaForm(Struct):
     online_percent: int
     batch_percent: int
     elastic: bool
+
+
+class QuotaNodeForm(Struct):
+    """A node of the quota tree: GPUs of one model in it and all below it; `*` is all models.
+
+    `borrowed_gpus` are above its guarantee. `lent_gpus` are the part of its idle guarantee that
+    other nodes hold. `max_gpus` is null without a maximum.
+    """
+
+    name: str
+    parent: str
+    level: int
+    model: str
+    used_gpus: float
+    guaranteed_gpus: float
+    max_gpus: float | None
+    borrowed_gpus: float
+    lent_gpus: float
+
+
+class QuotaTreeForm(Struct):
+    """The quota tree; each node comes after its parent, the cluster first. Empty without one."""
+
+    nodes: list[QuotaNodeForm]
 
 
 class Overview(Struct):
@@ -459,6 +484,27 @@ async def get_quota(context: Context, request: Request) -> Response:
     """How the GPUs are divided between online and batch work."""
     context.parse_query(request)
     return json_response(_quota(context))
+
+
+@router.operation("GET", "/quota/tree", response=QuotaTreeForm)
+async def get_quota_tree(context: Context, request: Request) -> Response:
+    """The nodes of the quota tree, with what each uses, is guaranteed, borrows and lends."""
+    context.parse_query(request)
+    nodes = [
+        QuotaNodeForm(
+            name=share.name,
+            parent=share.parent,
+            level=share.level,
+            model=share.model,
+            used_gpus=share.used_milli / WHOLE_MILLI,
+            guaranteed_gpus=share.guaranteed_milli / WHOLE_MILLI,
+            max_gpus=in_units(share.maximum_milli, WHOLE_MILLI),
+            borrowed_gpus=share.borrowed_milli / WHOLE_MILLI,
+            lent_gpus=share.lent_milli / WHOLE_MILLI,
+        )
+        for share in node_shares(context.state.cluster)
+    ]
+    return json_response(QuotaTreeForm(nodes))
 
 
 @router.operation(

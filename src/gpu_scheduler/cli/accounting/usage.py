@@ -169,6 +169,33 @@ def run_limits(args: Namespace) -> int:
     )
 
 
+QUOTA_HEADINGS = ("NODE", "MODEL", "USED", "GUARANTEED", "MAX", "BORROWED", "LENT")
+
+
+def register_quota(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_server_options(parser)
+
+
+def run_quota(args: Namespace) -> int:
+    """Show the quota tree."""
+    answer = call(args, "GET", f"{API}/quota/tree")
+    names = ("used", "guaranteed", "max", "borrowed", "lent")
+    rows = []
+    for node in answer["nodes"]:
+        numbers = (node[f"{name}_gpus"] for name in names)
+        model = "" if node["model"] == "*" else node["model"]
+        cells = ("" if number is None else f"{round(number, 2):g}" for number in numbers)
+        rows.append([f"{'  ' * node['level']}{node['name']}", model, *cells])
+    return print_answer(
+        args,
+        answer,
+        partial(print_table, QUOTA_HEADINGS, rows, right=QUOTA_HEADINGS[2:])
+        if rows
+        else "no quota tree; the setting quota_tree declares one",
+    )
+
+
 SAMPLE = 1000
 
 
