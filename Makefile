@@ -99,7 +99,7 @@ build: $(READY) ## source archive, wheel, bill of materials (SBOM) and checksums
 		$(BIN)/python requirements/sbom.py requirements/run.txt "$$version" "dist/gpu_scheduler-$$version.cdx.json"
 	cd dist && sha256sum -- * >../SHA256SUMS.new && mv ../SHA256SUMS.new SHA256SUMS
 
-audit: $(READY) ## look up known vulnerabilities of the pinned packages (needs pypi.org or api.osv.dev)
+audit: $(READY) ## look up known vulnerabilities of the pinned packages (needs PyPI or OSV)
 	PIP_AUDIT=$(BIN)/pip-audit sh requirements/audit.sh
 
 # DOCKER=podman works as well.

@@ -27,5 +27,5 @@ for service in ${AUDIT_SERVICE:-pypi osv}; do
     fi
     echo "audit: no vulnerability data from $service: $(tail -1 "$work/errors" | cut -c 1-300)" >&2
 done
-echo "audit: nothing was checked. Run 'make audit' on a machine that reaches pypi.org or api.osv.dev." >&2
+echo "audit: nothing was checked. Run 'make audit' on a machine that reaches PyPI or OSV." >&2
 exit 2
