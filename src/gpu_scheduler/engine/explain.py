@@ -36,13 +36,18 @@ class Reasons:
         for tenant, shape, reason in plan.tenant_reasons:
             self._of_tenants.setdefault((tenant, shape), []).append(reason)
         self._is_up = any(resources.bucket >= 0 for resources in state.index.by_id.values())
+        self._expanded: dict[str, Reason] = {}
+        """What is missing for jobs of one shape; looking at all nodes again would say the same."""
 
     def of(self, number: int) -> Reason:
         """The whole reason: what is missing on how many nodes."""
         entry, found = self._found(number)
-        if found.code is ReasonCode.RESOURCES:
-            return _expanded(self._state, entry)
-        return found
+        if found.code is not ReasonCode.RESOURCES:
+            return found
+        name = entry.shape.name
+        if name not in self._expanded:
+            self._expanded[name] = _expanded(self._state, entry)
+        return self._expanded[name]
 
     def brief(self, number: int) -> Reason:
         """The reason without the details of the nodes."""

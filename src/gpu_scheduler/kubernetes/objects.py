@@ -5,9 +5,10 @@ dropped while decoding. A resource whose type leaves out fields is marked partia
 be created and patched, but never replaced, because a replacement would delete what was dropped.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -47,7 +48,7 @@ class ObjectMeta(Value, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] = ()
 
 
-class Object(Value, frozen=True, kw_only=True):
+class Object(Value, frozen=True, kw_only=True, dict=True):
     """What every object has. Version and kind are those of its resource; lists leave them out."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -59,6 +60,25 @@ class Object(Value, frozen=True, kw_only=True):
 
 
 ObjectT = TypeVar("ObjectT", bound=Object)
+ResultT = TypeVar("ResultT")
+
+
+def once_per_object(function: Callable[[ObjectT], ResultT]) -> Callable[[ObjectT], ResultT]:
+    """Work something out once for each version of an object, and keep it there.
+
+    Objects are frozen, and a new version is a new object. Callers must not change the result.
+    """
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @wraps(function)
+    def remembered(one: ObjectT) -> ResultT:
+        known: dict[str, Any] = one.__dict__
+        if name not in known:
+            known[name] = function(one)
+        result: ResultT = known[name]
+        return result
+
+    return remembered
 
 
 class ListMeta(Value, frozen=True, kw_only=True):

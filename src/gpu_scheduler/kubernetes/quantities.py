@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from gpu_scheduler.kubernetes.objects import Container, Pod
+from gpu_scheduler.kubernetes.objects import Container, Pod, once_per_object
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -63,6 +63,7 @@ def amounts(quantities: Mapping[str, str], *, up: bool = True) -> Amounts:
     return {resource: amount(resource, text, up=up) for resource, text in quantities.items()}
 
 
+@once_per_object
 def pod_requests(pod: Pod) -> Amounts:
     """What a pod takes of its node, as Kubernetes counts it.
 

@@ -296,6 +296,22 @@ def test_pods_are_bound_and_preempted_without_faults() -> None:
     assert writes_without_faults() > 15
 
 
+def test_pods_are_bound_while_reports_are_slow() -> None:
+    world = World()
+
+    def prepare() -> None:
+        def is_report(request: Request) -> bool:
+            return request.path.endswith(("/events", "/status")) and bool(part_name())
+
+        world.api.faults.append(Fault(matches=is_report, times=1000, delay_seconds=29.0))
+        world.scheduler("first")
+
+    async def soon(world: World) -> None:
+        await world.until(lambda: world.bound() >= {"w0", "w1", "w2", "single"}, seconds=10.0)
+
+    play(world, prepare, ends=soon)
+
+
 def stopped_at(number: int, *, after: bool, freezes: bool, believes: bool = False) -> World:
     """The leader is killed, or frozen for a minute, at one of its writes; a standby follows.
 

@@ -298,7 +298,12 @@ class Translation:
             without = excluded.get((work.job.id, place))
             if without:
                 labels.append((NOT, ",".join(sorted(without))))
-            members.append(replace(member.request, node_labels=tuple(sorted(labels))))
+            request = member.request
+            if labels:
+                request = replace(request, node_labels=tuple(sorted(labels)))
+            members.append(request)
+        if all(new is member.request for new, member in zip(members, work.members, strict=True)):
+            return work.job
         return replace(work.job, members=tuple(members))
 
     def _kept_reservations(self) -> Iterator[Reservation]:
@@ -423,6 +428,8 @@ class Translation:
 
         All rules are checked against what is bound and what the same plan binds before.
         """
+        if not plan.starts:
+            return [], []
         filters = Filters(self._objects)
         slices = _FreeSlices(self.inventories, self.leases)
         assignments: list[Assignment] = []

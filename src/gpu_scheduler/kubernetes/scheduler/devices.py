@@ -29,7 +29,7 @@ from gpu_scheduler.kubernetes.names import (
     RACK_LABELS,
     device_lease_name,
 )
-from gpu_scheduler.kubernetes.objects import Lease, Node, Value
+from gpu_scheduler.kubernetes.objects import Lease, Node, Value, once_per_object
 from gpu_scheduler.kubernetes.quantities import CPU, MEMORY, amounts
 from gpu_scheduler.kubernetes.scheduler.filters import is_ready
 from gpu_scheduler.kubernetes.scheduler.objects_view import Objects
@@ -124,6 +124,7 @@ def lease_device(lease: Lease) -> tuple[str, int] | None:
     return node, int(index)
 
 
+@once_per_object
 def lease_holders(lease: Lease) -> tuple[Holder, ...] | None:
     """The pods that hold the GPU of a lease; None if that cannot be read."""
     try:

@@ -23,6 +23,7 @@ from gpu_scheduler.kubernetes.objects import (
     Taint,
     Toleration,
     TopologySpreadConstraint,
+    once_per_object,
 )
 from gpu_scheduler.kubernetes.quantities import (
     CPU,
@@ -368,6 +369,7 @@ def _is_selected(pod: Pod, node: Node) -> bool:
 # --- rules about what a node has
 
 
+@once_per_object
 def host_ports(pod: Pod) -> list[HostPort]:
     """The ports that a pod opens on its node."""
     containers = [

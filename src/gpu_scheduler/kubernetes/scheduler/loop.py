@@ -2,7 +2,8 @@
 
 A cycle reads the caches once, repairs, decides, writes and reports, one after the other. What it
 has written is remembered until the caches show it (`_Ahead`), so that the next cycle does not
-decide the same again. Only the leader runs cycles; the others keep their caches warm.
+decide the same again. Reports are handed over and written meanwhile (`ReportWriter`). Only the
+leader runs cycles; the others keep their caches warm.
 """
 
 import asyncio
@@ -19,8 +20,7 @@ from msgspec import structs
 
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.kubernetes.client.client import ApiClient, Selection
-from gpu_scheduler.kubernetes.client.errors import Conflict, KubernetesError, NotFound
-from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS
+from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS, GpuClaimStatus
 from gpu_scheduler.kubernetes.crds.node_status import GPU_NODE_STATUSES
 from gpu_scheduler.kubernetes.crds.queue import GPU_QUEUES
 from gpu_scheduler.kubernetes.names import DEVICE_LEASE_LABEL
@@ -50,7 +50,10 @@ from gpu_scheduler.kubernetes.scheduler.decision import (
 )
 from gpu_scheduler.kubernetes.scheduler.objects_view import Key, Objects, is_bound
 from gpu_scheduler.kubernetes.scheduler.repair import Deadlines, Repairs, find_repairs
+from gpu_scheduler.kubernetes.scheduler.report_writer import ReportWriter, Write
 from gpu_scheduler.kubernetes.scheduler.reporting import (
+    ClaimWrite,
+    ConditionWrite,
     claim_writes,
     condition_writes,
     event,
@@ -140,6 +143,7 @@ class Scheduler:
         self._writer = Writer(
             client, namespace=namespace, identity=identity, is_leader=is_leader, now=now
         )
+        self._reports = ReportWriter(is_leader)
         selections = {"leases": Selection(namespace=namespace, labels=f"{DEVICE_LEASE_LABEL}=true")}
         self._reflectors: dict[str, Reflector[Any]] = {
             field: Reflector(client, resource, selections.get(field, Selection()))
@@ -152,6 +156,7 @@ class Scheduler:
         self._protected_until: dict[str, float] = {}
         self._incomplete_since_ms: dict[str, int] = {}
         self._told_at: dict[str, float] = {}
+        self._told_statuses: dict[str, GpuClaimStatus] = {}
         self._event_reasons: dict[str, str] = {}
         self._forecast_at = float("-inf")
         self._forecast: dict[Key, tuple[int | None, int | None]] = {}
@@ -176,6 +181,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
+            tasks.create_task(self._reports.run())
             for reflector in self._reflectors.values():
                 await reflector.wait_until_synced()
             log.info("caches are filled", pods=len(self._reflectors["pods"].objects))
@@ -234,7 +240,7 @@ class Scheduler:
         self._memory = Memory(reservations=decision.reservations)
         assigned = await self._assign(decision)
         await self._evict(decision, began)
-        await self._report(objects, translation, decision, assigned)
+        self._report(objects, translation, decision, assigned)
         if not decision.is_complete:
             self._changed.set()
         self.counters.cycles += 1
@@ -273,14 +279,14 @@ class Scheduler:
                 for held in rollback.held:
                     self._ahead.drop_lease(held.lease)
                 for pod in rollback.pods:
-                    await self._tell(pod, "AssignmentGivenUp", rollback.why, is_warning=True)
+                    self._tell(pod, "AssignmentGivenUp", rollback.why, is_warning=True)
         done = await asyncio.gather(*(self._writer.complete(one) for one in repairs.completions))
         for completion, is_done in zip(repairs.completions, done, strict=True):
             if is_done:
                 self.counters.bound_pods += 1
                 annotations = completion_annotations(completion)
                 self._ahead.bind(completion.pod, completion.node, annotations, at)
-                await self._tell_assigned(
+                self._tell_assigned(
                     completion.pod, completion.node, [held.index for held in completion.held]
                 )
         released = await asyncio.gather(*(self._writer.release(one) for one in repairs.releases))
@@ -296,7 +302,7 @@ class Scheduler:
             await self._writer.evict(gang.pods)
             why = "too few pods of its gang were on nodes for too long"
             for pod in gang.pods:
-                await self._tell(pod, "GangIncomplete", why, is_warning=True)
+                self._tell(pod, "GangIncomplete", why, is_warning=True)
 
     async def _assign(self, decision: Decision) -> list[AssignedPod]:
         at = asyncio.get_running_loop().time()
@@ -319,7 +325,7 @@ class Scheduler:
             # Should another scheduler be at work, the two must not fail each other for ever.
             asyncio.get_running_loop().call_later(self._random.uniform(0.1, 1.0), self.wake)
         for one in bound:
-            await self._tell_assigned(one.pod, one.node, [device.index for device in one.devices])
+            self._tell_assigned(one.pod, one.node, [device.index for device in one.devices])
         return bound
 
     async def _evict(self, decision: Decision, at: float) -> None:
@@ -335,11 +341,11 @@ class Scheduler:
             if one.pod.metadata.uid not in protected:
                 self.counters.evicted_pods += 1
                 why = f"evicted for {one.for_job_id} ({one.reason})"
-                await self._tell(one.pod, "Preempted", why, is_warning=True)
+                self._tell(one.pod, "Preempted", why, is_warning=True)
 
     # --- reporting
 
-    async def _report(
+    def _report(
         self,
         objects: Objects,
         translation: Translation,
@@ -350,35 +356,30 @@ class Scheduler:
         at, now = asyncio.get_running_loop().time(), self._now()
         due = {key: one for key, one in decision.waiting.items() if self._may_tell(one.pod, at)}
         for condition in condition_writes(due):
-            self._told_at[condition.pod.metadata.uid] = at
-            namespace, name = condition.pod.key
-            await self._try(
-                self._client.patch(
-                    PODS, name, condition.changes(now), namespace, subresource="status"
-                )
-            )
-            if self._event_reasons.get(condition.pod.metadata.uid) != condition.reason:
-                self._event_reasons[condition.pod.metadata.uid] = condition.reason
-                await self._tell(
-                    condition.pod, "FailedScheduling", condition.reason, is_warning=True
-                )
+            uid = condition.pod.metadata.uid
+            self._told_at[uid] = at
+            self._reports.put_status(uid, self._condition_write(condition, now))
+            if self._event_reasons.get(uid) != condition.reason:
+                self._event_reasons[uid] = condition.reason
+                self._tell(condition.pod, "FailedScheduling", condition.reason, is_warning=True)
         fresh = {one.pod.metadata.uid for one in assigned}
         pods_of = find_claims(objects)
         for write in claim_writes(objects, translation, decision, now):
             key = write.claim.key
             if any(pod.metadata.uid in fresh for pod in pods_of.get(key, ())):
                 continue  # the caches show the pod soon, and then the whole status is known
-            is_new_phase = write.status.phase is not write.claim.status.phase
-            if not is_new_phase and not self._may_tell_claim(write.claim.metadata.uid, at):
+            uid = write.claim.metadata.uid
+            told = self._told_statuses.get(uid, write.claim.status)
+            if write.status.phase is told.phase and not self._may_tell_claim(uid, at):
                 continue
-            self._told_at[write.claim.metadata.uid] = at
-            await self._try(
-                self._client.patch(
-                    GPU_CLAIMS, key[1], write.changes(), key[0], subresource="status"
-                )
-            )
+            self._told_at[uid] = at
+            self._told_statuses[uid] = write.status
+            self._reports.put_status(uid, self._claim_write(write))
         known = {one.metadata.uid for one in (*objects.pods.values(), *objects.claims.values())}
         self._told_at = {uid: told for uid, told in self._told_at.items() if uid in known}
+        self._told_statuses = {
+            uid: status for uid, status in self._told_statuses.items() if uid in known
+        }
         self._event_reasons = {
             uid: reason for uid, reason in self._event_reasons.items() if uid in known
         }
@@ -389,12 +390,24 @@ class Scheduler:
     def _may_tell_claim(self, uid: str, at: float) -> bool:
         return at - self._told_at.get(uid, float("-inf")) >= self._settings.retold_seconds
 
-    async def _tell_assigned(self, pod: Pod, node: str, indices: Iterable[int]) -> None:
+    def _condition_write(self, condition: ConditionWrite, now: datetime) -> Write:
+        namespace, name = condition.pod.key
+        changes = condition.changes(now)
+        return lambda: self._client.patch(PODS, name, changes, namespace, subresource="status")
+
+    def _claim_write(self, write: ClaimWrite) -> Write:
+        namespace, name = write.claim.key
+        changes = write.changes()
+        return lambda: self._client.patch(
+            GPU_CLAIMS, name, changes, namespace, subresource="status"
+        )
+
+    def _tell_assigned(self, pod: Pod, node: str, indices: Iterable[int]) -> None:
         gpus = ",".join(str(index) for index in sorted(set(indices)))
         where = f"GPU {gpus} of node {node}" if gpus else f"node {node}"
-        await self._tell(pod, "Scheduled", f"assigned to {where}")
+        self._tell(pod, "Scheduled", f"assigned to {where}")
 
-    async def _tell(self, pod: Pod, reason: str, message: str, *, is_warning: bool = False) -> None:
+    def _tell(self, pod: Pod, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an event about a pod."""
         name = f"{pod.metadata.name[:200]}.{next(self._event_names)}"
         manifest = event(
@@ -405,19 +418,7 @@ class Scheduler:
             name=name,
             now=self._now(),
         )
-        await self._try(self._client.create(EVENTS, manifest))
-
-    async def _try(self, write: Any) -> None:
-        """A report is not worth a failed cycle."""
-        if not self._is_leader():
-            write.close()
-            raise NotLeader
-        try:
-            await write
-        except (NotFound, Conflict):
-            pass
-        except KubernetesError as error:
-            log.warning("report failed", error=str(error))
+        self._reports.put_event(lambda: self._client.create(EVENTS, manifest))
 
 
 class _Waker:

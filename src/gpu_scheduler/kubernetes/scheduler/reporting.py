@@ -73,8 +73,8 @@ class ClaimWrite:
     def changes(self) -> dict[str, Any]:
         """A merge patch; what is no longer true is deleted."""
         new = msgspec.to_builtins(self.status)
-        gone = {name: None for name in msgspec.to_builtins(self.claim.status) if name not in new}
-        return {"status": {**gone, **new}}
+        every = self.status.__struct_encode_fields__
+        return {"status": {name: new.get(name) for name in every}}
 
 
 def condition_writes(waiting: Mapping[Key, WaitingPod]) -> Iterator[ConditionWrite]:

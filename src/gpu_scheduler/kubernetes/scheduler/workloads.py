@@ -26,7 +26,7 @@ from gpu_scheduler.kubernetes.names import (
     OWNER_ANNOTATION,
     SCHEDULER_NAME,
 )
-from gpu_scheduler.kubernetes.objects import Pod
+from gpu_scheduler.kubernetes.objects import Pod, once_per_object
 from gpu_scheduler.kubernetes.quantities import CPU, MEMORY, amount, pod_requests
 from gpu_scheduler.kubernetes.scheduler.devices import MIB, DeviceLeases
 from gpu_scheduler.kubernetes.scheduler.filters import Filters
@@ -161,7 +161,7 @@ def workloads(
             if not is_placed and not has_ended(pod):
                 refused[key] = str(error)
                 continue
-            claim, member = None, _placed_without_claim(pod)
+            claim, member = None, _member_without_claim(pod)
         group = groups.setdefault(_group_id(pod, claim), _Group(id=_group_id(pod, claim)))
         used = _gpu_use(member, queues)
         if used is not None:
@@ -257,12 +257,11 @@ def _group_id(pod: Pod, claim: GpuClaim | None) -> str:
 
 
 def _member(pod: Pod, claim: GpuClaim | None) -> Member:
+    if claim is None:
+        return _member_without_claim(pod)
     requests = pod_requests(pod)
     plain_gpus = requests.get(GPU_RESOURCE, 0)
     cpu_milli, memory_mb = requests.get(CPU, 0), -(-requests.get(MEMORY, 0) // MIB)
-    if claim is None:
-        request = Request(gpu_count=plain_gpus, cpu_milli=cpu_milli, memory_mb=memory_mb)
-        return Member(pod=pod, effective=pod, claim=None, request=request)
     name, devices = claim.metadata.name, claim.spec.devices
     if devices.exclusivity is Exclusivity.SHARED and plain_gpus:
         raise InvalidRequest(
@@ -316,15 +315,19 @@ def _with_selector(pod: Pod, claim: GpuClaim) -> Pod:
     )
 
 
-def _placed_without_claim(pod: Pod) -> Member:
-    """A pod that is placed, whose claim is gone or has changed: only its leases count now."""
+def _member_without_claim(pod: Pod) -> Member:
+    """A pod by its own requests; if it is placed, its leases say which GPUs it has."""
+    return Member(pod=pod, effective=pod, claim=None, request=_plain_request(pod))
+
+
+@once_per_object
+def _plain_request(pod: Pod) -> Request:
     requests = pod_requests(pod)
-    request = Request(
+    return Request(
         gpu_count=requests.get(GPU_RESOURCE, 0),
         cpu_milli=requests.get(CPU, 0),
         memory_mb=-(-requests.get(MEMORY, 0) // MIB),
     )
-    return Member(pod=pod, effective=pod, claim=None, request=request)
 
 
 def engine_priority(pod_priority: int) -> int:

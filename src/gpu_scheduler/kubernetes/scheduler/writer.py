@@ -61,6 +61,8 @@ log = structlog.get_logger("kube-scheduler")
 
 AT_ONCE = 16
 """So many requests are under way at once."""
+ASSIGNMENTS_AT_ONCE = 16
+"""So many assignments are carried out at once; the first ones are bound before others begin."""
 MOST_TRIES = 5
 """So often a write is tried again because the object has changed."""
 
@@ -96,6 +98,7 @@ class Writer:
         self._is_leader = is_leader
         self._now = now
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(ASSIGNMENTS_AT_ONCE)
 
     # --- assignments
 
@@ -105,6 +108,10 @@ class Writer:
         If the GPUs cannot be had, nothing remains of the attempt. If a Binding fails, the leases
         remain, and the repair decides what becomes of them.
         """
+        async with self._turns:
+            return await self._assign(assignment)
+
+    async def _assign(self, assignment: Assignment) -> tuple[list[Lease], list[AssignedPod]]:
         start = next(self._starts)
         wanted: dict[tuple[str, int], list[Holder]] = {}
         for one in assignment.pods:
