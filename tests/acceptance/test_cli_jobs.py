@@ -421,3 +421,26 @@ def test_cli_reaches_server_over_tcp(server: RealServer) -> None:
     facts = json.loads(Path(server.state_dir, "server.json").read_text())
     words = ("run", "-q", "--server", facts["http"], "--", "echo", "hi")
     assert server.tgpu(*words).stdout == "hi\n"
+
+
+def test_slurm_script_runs_with_its_gpus_and_variables(server: RealServer, tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text(
+        "#!/bin/sh\n#SBATCH --gres=gpu:2 --time=10:00\n#SBATCH --array=3-4\n"
+        "#SBATCH -o out_%j.txt\n"
+        "echo $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_JOB_ID $SLURM_JOB_ID $TGPU_JOB_NUMBER\n"
+        'test "$(echo $CUDA_VISIBLE_DEVICES | tr , "\\n" | wc -l)" = 2\n'
+    )
+    job = server.submit("job.sbatch", cwd=tmp_path)
+    assert server.tgpu("wait", job).stdout == f"{job} completed 0\n"
+    number = job.removeprefix("job-")
+    for task in (3, 4):
+        name = f"{number}_{task}"
+        assert (tmp_path / f"out_{name}.txt").read_text() == f"{task} {number} {name} {name}\n"
+    # Submitted from within a task, a script has only its own variables.
+    (tmp_path / "inner.sbatch").write_text(
+        "#!/bin/sh\n#SBATCH --time=10:00\n"
+        "env | grep -c ^SLURM_ARRAY; echo $SLURM_JOB_ID $TGPU_JOB_NUMBER\n"
+    )
+    job = server.submit("inner.sbatch", cwd=tmp_path, SLURM_ARRAY_TASK_ID="7")
+    number = job.removeprefix("job-")
+    assert server.output(job) == f"0\n{number} {number}\n"

@@ -77,10 +77,13 @@ DETAILS = {
 The words after `--` are the command; a single `cmd="..."` is run by a shell. Without `--`, the
 first word that is not an option may also name a file. A file that starts with `#!` is a script: its
 text is sent, the words after it are its arguments, and `#TGPU --gpus 2` lines before its first line
-of code are options, which options on the command line override. A file that ends in `.yaml`, `.yml`
-or `.json` is a job file, and one that ends in `.txt` a list of jobs in the format of jobs.txt.
-Anything else is a command; a directory is rejected. Write options of `tgpu` before the script: an
-option after it goes to the script, and `tgpu` prints a note.
+of code are options, which options on the command line override. `#SBATCH` lines are read as well,
+below both; those that would change what runs are errors unless you add `--force`
+([coming from Slurm](../howto/from-slurm.md#your-scripts)). A file that ends in `.yaml`, `.yml` or
+`.json` is a job file, and one that ends in `.txt` a list of jobs in the format of jobs.txt.
+Anything else is a command; a directory is rejected, and so is, without `--force`, a file that the
+kernel cannot start. Write options of `tgpu` before the script: an option after it goes to the
+script, and `tgpu` prints a note.
 
 A `--deadline` raises the priority of a job and does not stop it; `tgpu` warns if the deadline is
 nearer than `--estimate`, or else `--time`.

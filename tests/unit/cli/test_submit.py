@@ -534,51 +534,61 @@ def test_missing_program_is_warned_about(
     assert capsys.readouterr().err == ""
 
 
-def test_non_executable_file_is_named(
+def test_file_that_is_no_program_is_rejected_unless_forced(
     server: FakeServer,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("pass\n")
-    assert main(["submit", "train.py"]) == 0
-    assert (
-        "'train.py' is a file, not a program on the PATH; write './train.py'"
-        in capsys.readouterr().err
-    )
+    path = tmp_path / "train.py"
+    path.write_text("pass\n")
+    for words, problem in (
+        (["train.py"], "'train.py' is a file, not a program on the PATH; write './train.py'"),
+        (["./train.py"], "'./train.py' is not executable; make it so with chmod +x"),
+        (["--", str(path)], f"'{path}' is not executable"),
+    ):
+        assert main(["submit", *words]) == 2
+        assert problem in capsys.readouterr().err
+    path.chmod(0o755)
+    assert main(["submit", "./train.py"]) == 2
+    assert "does not start with '#!' and is not a binary" in capsys.readouterr().err
+    assert not server.bodies
+    assert main(["submit", "--force", "train.py"]) == 0
+    assert "warning: 'train.py' is a file, not a program" in capsys.readouterr().err
+    assert main(["submit", "--image", "i", "./train.py"]) == 0
+    path.write_text("#!/usr/bin/env python3\n")
+    assert main(["submit", "--", "./train.py"]) == 0
+    assert main(["submit", "/bin/sh"]) == 0
+    assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("mark", ["#SBATCH", "#PBS", "#BSUB", "#GFLOW", "# GFLOW"])
-def test_directives_of_another_scheduler_are_warned_about(
+@pytest.mark.parametrize("mark", ["#PBS", "#BSUB", "#GFLOW", "# GFLOW"])
+def test_directives_of_another_scheduler_are_rejected(
     server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, mark: str
 ) -> None:
     script = tmp_path / "train.sh"
     script.write_text(f"#!/bin/sh\n# how it runs\n{mark} --gpus=2\npython train.py\n")
-    assert main(["submit", str(script)]) == 0
+    assert main(["submit", str(script)]) == 2
     assert f"{script}, line 3: {mark} lines are ignored" in capsys.readouterr().err
-    script.write_text(f"#!/bin/sh\n{mark} --mem=3G\n#TGPU --gpus 2\n{mark} -x\npython train.py\n")
-    assert main(["submit", str(script)]) == 0
-    told = capsys.readouterr().err
-    assert told.count("lines are ignored") == told.count(f"line 2: {mark} ") == 1
-    script.write_text(f"#!/bin/sh\n#TGPU --gpus 2\n{mark} --mem=3G\npython train.py\n")
-    assert main(["submit", str(script)]) == 0
-    assert f"line 3: {mark} lines are ignored" in capsys.readouterr().err
-    assert server.bodies[-1]["gpu_count"] == 2
-    script.write_text(f"#!/bin/sh\n# SBATCH is not used\npython train.py\n{mark} --gpus=2\n")
+    assert not server.bodies
+    assert main(["submit", "--force", str(script)]) == 0
+    assert f"warning: {script}, line 3: {mark} lines are ignored" in capsys.readouterr().err
+    script.write_text(f"#!/bin/sh\n# a note\npython train.py\n{mark} --gpus=2\n")
     assert main(["submit", str(script)]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_directives_of_each_other_scheduler_are_warned_about(
-    server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize("mark", ["#PBS", "#BSUB", "#GFLOW", "# GFLOW"])
+def test_own_directives_beside_those_of_another_scheduler_count(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, mark: str
 ) -> None:
     script = tmp_path / "train.sh"
-    script.write_text("#!/bin/sh\n# GFLOW --gpus=1\n#SBATCH --mem=3G\n")
+    script.write_text(f"#!/bin/sh\n{mark} --mem=3G\n#TGPU --gpus 2\n{mark} -x\npython train.py\n")
     assert main(["submit", str(script)]) == 0
     told = capsys.readouterr().err
-    assert "line 2: # GFLOW lines are ignored" in told
-    assert "line 3: #SBATCH lines are ignored" in told
+    assert told.count("lines are ignored") == told.count(f"line 2: {mark} ") == 1
+    assert server.bodies[-1]["gpu_count"] == 2
 
 
 def test_byte_order_mark_is_ignored(

@@ -70,7 +70,8 @@ NEVER_PASSED = (
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
     *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
     *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "TGPU_GPU_SHARING"),
-    *("TGPU_JOB_ID", "TGPU_ARRAY_INDEX", "TGPU_ATTEMPT", "TGPU_GPU_SHARE", "TGPU_ALLOCATION_ID"),
+    *("TGPU_JOB_ID", "TGPU_JOB_NUMBER", "TGPU_ARRAY_INDEX", "TGPU_ATTEMPT", "TGPU_GPU_SHARE"),
+    "TGPU_ALLOCATION_ID",
     *rendezvous_environment(pb.Rendezvous(), 0, ""),
     "TGPU_SERVICE_PORT",
 )
@@ -139,6 +140,7 @@ def job_environment(
     variables |= _device_variables(devices)
     variables |= {
         "TGPU_JOB_ID": start.job_id,
+        "TGPU_JOB_NUMBER": job_number(start),
         "TGPU_ATTEMPT": str(start.attempt),
         "TGPU_ALLOCATION_ID": order.allocation_id,
         "TGPU_CHECKPOINT_FILE": f"{scratch_dir}/checkpoint",
@@ -146,8 +148,40 @@ def job_environment(
     }
     if start.HasField("task"):
         variables["TGPU_ARRAY_INDEX"] = str(start.task)
+    if SLURM_MARKER in start.environment:
+        for name in SLURM_VARIABLES:
+            variables.pop(name, None)  # of the job from which this one was submitted
+        variables |= _slurm_variables(start)
     if start.HasField("rendezvous"):
         variables |= rendezvous_environment(start.rendezvous, master_port, scratch_dir)
+    return variables
+
+
+def job_number(start: pb.Start) -> str:
+    """The job's number as in tables and file names: `12`, or `12_4` for a task of an array."""
+    number = start.job_id.removeprefix("job-")
+    return f"{number}_{start.task}" if start.HasField("task") else number
+
+
+SLURM_MARKER = "TGPU_SLURM_NAMES"
+"""Set by `tgpu submit` for scripts whose `#SBATCH` lines it has read."""
+SLURM_VARIABLES = (
+    *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"),
+    "SLURM_RESTART_COUNT",
+)
+
+
+def _slurm_variables(start: pb.Start) -> dict[str, str]:
+    """The variables that a script written for Slurm reads to tell its runs apart."""
+    number = job_number(start)
+    variables = {
+        "SLURM_JOB_ID": number,
+        "SLURM_JOBID": number,
+        "SLURM_RESTART_COUNT": str(start.attempt - 1),
+    }
+    if start.HasField("task"):
+        variables["SLURM_ARRAY_JOB_ID"] = start.job_id.removeprefix("job-")
+        variables["SLURM_ARRAY_TASK_ID"] = str(start.task)
     return variables
 
 

@@ -27,6 +27,7 @@ from gpu_scheduler.agent.jobs.environment import (
     conda_command,
     home_directory,
     job_environment,
+    job_number,
     nccl_hints,
     rendezvous_files,
     work_devices,
@@ -377,12 +378,10 @@ class OrderTranslator:
 
 def _output_path(start: pb.Start) -> str:
     """The job's output file, with Slurm's placeholders (%j, %A, %a, %x) replaced."""
-    number = start.job_id.removeprefix("job-")
-    task = str(start.task) if start.HasField("task") else ""
     values = {
-        "j": f"{number}_{task}" if task else number,
-        "A": number,
-        "a": task or "0",
+        "j": job_number(start),
+        "A": start.job_id.removeprefix("job-"),
+        "a": str(start.task) if start.HasField("task") else "0",
         "x": start.name.replace("/", "_"),
         "%": "%",
     }

@@ -235,3 +235,36 @@ def missing_program(command: list[str], body: dict[str, Any]) -> str:
         for part in search.split(":")
     )
     return "" if found else program
+
+
+def not_a_program(body: dict[str, Any], missing: str) -> str:
+    """Why the command names a file of this machine that cannot be started; else an empty text.
+
+    `missing` is the program if it was not found. The kernel starts files that may be executed and
+    begin with `#!` or as a binary.
+    """
+    command = body.get("command")
+    if not command or body.get("image"):
+        return ""
+    program = command[0]
+    path = os.path.join(body.get("working_directory", ""), program)  # noqa: PTH118
+    if ("/" not in program and not missing) or not os.path.isfile(path):  # noqa: PTH113
+        return ""
+    with_interpreter = f"the program that runs it, as in 'python {program}'"
+    if missing:
+        return (
+            f"'{program}' is a file, not a program on the PATH; write './{program}', or "
+            f"{with_interpreter}"
+        )
+    if not os.access(path, os.X_OK):
+        return (
+            f"'{program}' is not executable; make it so with chmod +x, or write {with_interpreter}"
+        )
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123
+            start = stream.read(4)
+    except OSError:  # may be executed but not read
+        return ""
+    if start.startswith((b"#!", b"\x7fELF")):
+        return ""
+    return f"'{program}' does not start with '#!' and is not a binary; write {with_interpreter}"

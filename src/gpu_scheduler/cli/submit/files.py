@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -274,7 +274,7 @@ def _text(file: str) -> str:
 
 LARGEST_SCRIPT = 500_000
 _DIRECTIVE = re.compile(r"#\s?TGPU\s+(.*)")
-_FOREIGN = re.compile(r"#(?:SBATCH|PBS|BSUB)(?=\s)|#\s*GFLOW(?=\s)")
+_FOREIGN = re.compile(r"#(?:PBS|BSUB)(?=\s)|#\s*GFLOW(?=\s)")
 
 
 def script_text(path: str) -> str | None:
@@ -295,7 +295,7 @@ def script_text(path: str) -> str | None:
         raise InvalidInput("is not UTF-8 text; submit it as a command", file=path) from error
 
 
-def _comments(text: str) -> Iterator[tuple[int, str]]:
+def comments(text: str) -> Iterator[tuple[int, str]]:
     """The lines before the first line of code, with their line numbers."""
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
@@ -306,14 +306,14 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 
 def directives(text: str) -> list[tuple[int, str]]:
     """The `#TGPU` lines before the first line of code, with their line numbers."""
-    matches = ((number, _DIRECTIVE.match(line)) for number, line in _comments(text))
+    matches = ((number, _DIRECTIVE.match(line)) for number, line in comments(text))
     return [(number, match[1]) for number, match in matches if match]
 
 
 def foreign_directives(text: str) -> dict[str, int]:
-    """The first line of each kind of directive for Slurm, PBS, LSF or gflow, which are ignored."""
+    """The first line of each kind of directive for PBS, LSF or gflow, which nothing here reads."""
     first_lines: dict[str, int] = {}
-    for number, line in _comments(text):
+    for number, line in comments(text):
         if match := _FOREIGN.match(line):
             first_lines.setdefault(match[0], number)
     return first_lines
@@ -323,13 +323,20 @@ def read_directives(parser: Parser, path: str, text: str) -> Namespace:
     """The options in the `#TGPU` lines; an error names the file and the line."""
     import shlex
 
-    args = parser.read([])
+    lines = []
     for number, line in directives(text):
-        parser.place = f"{path}, line {number}"
         try:
-            words = shlex.split(line, comments=True)
+            lines.append((number, shlex.split(line, comments=True)))
         except ValueError as error:
             raise InvalidInput(f"{error}", file=path, line=number) from error
+    return read_options(parser, path, lines)
+
+
+def read_options(parser: Parser, path: str, lines: Iterable[tuple[int, list[str]]]) -> Namespace:
+    """The options in these lines of a script; an error names the file and the line."""
+    args = parser.read([])
+    for number, words in lines:
+        parser.place = f"{path}, line {number}"
         try:
             args = parser.read(words, into=args)
         except InvalidRequest as error:

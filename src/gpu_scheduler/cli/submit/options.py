@@ -94,6 +94,7 @@ def add_options(parser: ArgumentParser) -> None:
     add.value("--param-file", text, "FILE", "one job for each row of a CSV file")
     add.value("--sweep", text, "NAME", "name of the sweep; default: a new unique name")
     add.flag("--dry-run", "show and check it without submitting")
+    add.flag("--force", "submit it although #SBATCH lines or the program cannot work", default=None)
 
 
 def _add_resources(parser: ArgumentParser) -> None:

@@ -20,10 +20,11 @@ from gpu_scheduler.cli.submit.body import (
     is_recent,
     missing_program,
     named_dependencies,
+    not_a_program,
 )
 from gpu_scheduler.cli.submit.options import LLM_CONFIG_HELP, LLM_HELP, add_options
 from gpu_scheduler.cli.text.values import duration_text, number
-from gpu_scheduler.client.captured_environment import non_utf8_variables
+from gpu_scheduler.client.captured_environment import directory, non_utf8_variables
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -99,7 +100,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     for body in bodies:
         check_gpus(body, args)
         add_environment(body, args)
-        _check(body)
+        _check(body, is_forced=bool(getattr(args, "force", False)))
     if args.snapshot and not args.dry_run:
         from gpu_scheduler.cli.submit.snapshot_command import add_snapshot
 
@@ -129,6 +130,7 @@ def _name_recent_jobs(bodies: list[dict[str, Any]], args: Namespace) -> None:
 
 def _from_words(args: Namespace) -> dict[str, Any]:
     words = args.words
+    args.is_sbatch = False
     text = None
     if words and not args.after_dashes and os.path.isfile(words[0]):  # noqa: PTH113
         from gpu_scheduler.cli.submit.files import script_text
@@ -138,6 +140,11 @@ def _from_words(args: Namespace) -> dict[str, Any]:
         _fill_from_script(args, text)
         body = body_of(args)
         body.setdefault("name", words[0].rpartition("/")[2])
+        if args.is_sbatch:
+            from gpu_scheduler.cli.submit.sbatch import slurm_variables
+
+            current = directory(os.environ)
+            body["environment"] = slurm_variables({"working_directory": current, **body})
         return body | {"script": text} | ({"args": words[1:]} if words[1:] else {})
     body = body_of(args)
     if words == ["-"] and not args.after_dashes:
@@ -162,7 +169,8 @@ def _fill_from_script(args: Namespace, text: str) -> None:
 
     A note says that an option after the script goes to the script, if tgpu has the same option.
     """
-    from gpu_scheduler.cli.submit.files import foreign_directives, read_directives
+    from gpu_scheduler.cli.submit.files import directives, foreign_directives, read_directives
+    from gpu_scheduler.cli.submit.sbatch import has_sbatch
 
     path, *words = args.words
     parser = Parser(prog="tgpu submit")
@@ -172,14 +180,47 @@ def _fill_from_script(args: Namespace, text: str) -> None:
             f"note: {option} after {path} goes to the script; write options of tgpu before the "
             "script"
         )
+    # With lines of its own for tgpu, the script says here what it needs.
+    is_lenient = args.force or bool(directives(text))
     for mark, line in foreign_directives(text).items():
-        warn(
-            f"warning: {path}, line {line}: {mark} lines are ignored; write them as #TGPU, "
-            "or give the options on the command line"
-        )
-    for name, value in vars(read_directives(parser, path, text)).items():
+        problem = f"{path}, line {line}: {mark} lines are ignored; write them as #TGPU"
+        if not is_lenient:
+            raise InvalidRequest(f"{problem}, or give the options here and add --force")
+        warn(f"warning: {problem}, or give the options on the command line")
+    _fill(args, vars(read_directives(parser, path, text)))
+    if has_sbatch(text):
+        _fill_from_sbatch(args, parser, text, is_lenient=is_lenient)
+
+
+def _fill(args: Namespace, values: dict[str, Any]) -> None:
+    """Set the options that are not given yet."""
+    for name, value in values.items():
         if getattr(args, name, None) in (None, False):
             setattr(args, name, value)
+
+
+def _fill_from_sbatch(args: Namespace, parser: Parser, text: str, *, is_lenient: bool) -> None:
+    """Use the `#SBATCH` lines where neither the command line nor `#TGPU` gives an option.
+
+    Lines that would change what runs are rejected together, or with `is_lenient` warned about.
+    """
+    from gpu_scheduler.cli.submit.files import comments, read_options
+    from gpu_scheduler.cli.submit.sbatch import translate
+
+    path = args.words[0]
+    found = translate(path, text, comments(text))
+    if found.problems and not is_lenient:
+        listed = "".join(f"\n  line {line}: {problem}" for line, problem in found.problems)
+        raise InvalidRequest(
+            f"{path} was not submitted: it would not run as with sbatch{listed}\n"
+            "Change these lines, or add --force to submit it without them."
+        )
+    for line, problem in found.problems:
+        warn(f"warning: {path}, line {line}: {problem}")
+    for line, note in found.notes:
+        warn(f"note: {path}, line {line}: {note}")
+    args.is_sbatch = bool(found.options or found.problems or found.notes)
+    _fill(args, vars(read_options(parser, path, found.options)))
 
 
 def _from_file(path: str, args: Namespace) -> list[dict[str, Any]]:
@@ -194,7 +235,7 @@ def _from_file(path: str, args: Namespace) -> list[dict[str, Any]]:
     return bodies
 
 
-def _check(body: dict[str, Any]) -> None:
+def _check(body: dict[str, Any], *, is_forced: bool) -> None:
     """Reject or warn of what would fail when the job runs."""
     _warn_of_deadline(body)
     program = missing_program(body.get("command", []), body)
@@ -204,11 +245,10 @@ def _check(body: dict[str, Any]) -> None:
             f"'{program}' is a directory, not a program; name a program in it, such as "
             f"{program.rstrip('/')}/run.sh, or give the directory with --chdir"
         )
-    if program and "/" not in program and os.path.isfile(os.path.join(place, program)):  # noqa: PTH113, PTH118
-        warn(
-            f"warning: '{program}' is a file, not a program on the PATH; write './{program}', or "
-            f"the program that runs it, as in 'python {program}'"
-        )
+    if problem := not_a_program(body, program):
+        if not is_forced:
+            raise InvalidRequest(f"{problem}, or add --force to submit it as it is")
+        warn(f"warning: {problem}")
     elif program:
         warn(f"warning: program '{program}' not found on this machine; the job will need it")
     if not body.get("image") and not os.path.isdir(place):  # noqa: PTH112
