@@ -26,6 +26,8 @@ pytest_plugins = [
 # Tests start thousands of Python processes; without cached byte code each compiles the package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# A worker of pytest-xdist has 80, at which tables in a pipe would be cut.
+os.environ.pop("COLUMNS", None)
 
 settings.register_profile(
     "steady",

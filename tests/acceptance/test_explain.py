@@ -74,7 +74,8 @@ def test_user_limits_are_shown_and_enforced(server: RealServer) -> None:
     words = ("submit", "--tenant", "small", "--time", "1h", "--gpus", 3, "--", "true")
     assert "ask for 2 or fewer" in server.tgpu(*words, code=5).stderr
     rows = [
-        line.split("\t") for line in server.tgpu("limits", "--tenant", "small").stdout.split("\n")
+        line.split("\t")
+        for line in server.tgpu("limits", "--tenant", "small", "--tabs").stdout.split("\n")
     ]
     assert rows[1][1:5] == ["GPUs", "2", "2", "0"]
     assert rows[2][1:5] == ["GPU-hours", "10", "2", "8"]

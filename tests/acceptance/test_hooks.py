@@ -76,7 +76,7 @@ def test_job_with_failed_prolog_runs_on_another_node_and_reason_is_visible(site:
     why = f"the prolog of job {job['id'][4:]} failed: exit code 3: no disk"
     assert site.drained_nodes() == {node: why}
     cluster = site.cluster
-    shown = [line.split("\t") for line in cluster.tgpu("nodes").splitlines()]
+    shown = [line.split("\t") for line in cluster.tgpu("nodes", "--tabs").splitlines()]
     assert {(row[0], row[1], row[-1]) for row in shown[1:]} == {
         (node, "drained", why),
         (other, "online", "-"),

@@ -113,7 +113,7 @@ def test_job_runs_elsewhere_after_admin_declares_node_dead() -> None:
         cluster.tgpu("nodes", "cordon", lost)
         cluster.agents[lost].freeze()
         cluster.wait_for_nodes(lost, state="lost")
-        listed = cluster.tgpu("nodes")
+        listed = cluster.tgpu("nodes", "--tabs")
         assert f"{lost}\tlost+cordoned\t" in listed
         assert listed.splitlines()[0].endswith("\tSILENT")
         told = cluster.tgpu("logs", job, code=1)

@@ -68,7 +68,7 @@ def test_preempting_reservation_stops_running_jobs(server: RealServer) -> None:
 def test_reservation_list_shows_owner_gpus_and_end(server: RealServer) -> None:
     assert server.tgpu("reserve", "list").stdout == "no reservations\n"
     server.tgpu("reserve", "--gpus", 1, "--tenant", "default", "--start", "+2h", "--duration", "1d")
-    row = server.tgpu("reserve", "list").stdout.splitlines()[1].split("\t")
+    row = server.tgpu("reserve", "list", "--tabs").stdout.splitlines()[1].split("\t")
     assert row[1:4] == ["planned", "1", "default"]
     assert server.json("reserve", "show", row[0])["gpus"] == 1
     server.tgpu("reserve", "cancel", row[0].removeprefix("res-"))

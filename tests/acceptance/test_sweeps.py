@@ -25,7 +25,7 @@ def test_sweep_is_shown_as_grid_and_only_failed_jobs_are_rerun(
     server: RealServer, sweep: tuple[str, Path]
 ) -> None:
     name, place = sweep
-    lines = server.tgpu("sweep", name).stdout.splitlines()
+    lines = server.tgpu("sweep", name, "--tabs").stdout.splitlines()
     assert lines[0] == "grid  4 jobs: 2 completed, 2 failed"
     assert lines[2] == "a \\ b\t1\t2"
     assert [line.split("\t")[2] for line in lines[3:5]] == ["F 1", "F 1"]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 ME = "@me"
 
 
-def add_server_options(parser: ArgumentParser, *, json: bool = True) -> None:
-    """`--server` and `--json`."""
+def add_server_options(parser: ArgumentParser, *, json: bool = True, table: bool = False) -> None:
+    """`--server`, `--json`, and for commands that print tables `--tabs`."""
     parser.add_argument(
         "--server",
         type=_address,
@@ -29,6 +29,13 @@ def add_server_options(parser: ArgumentParser, *, json: bool = True) -> None:
     )
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    if table:
+        add_tabs(parser)
+
+
+def add_tabs(parser: ArgumentParser) -> None:
+    """`--tabs`."""
+    parser.add_argument("--tabs", action="store_true", help="tables with tabs, nothing cut")
 
 
 def _address(word: str) -> str:

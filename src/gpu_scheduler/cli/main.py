@@ -240,6 +240,10 @@ def _run_command(name: str, command: Command, arguments: list[str]) -> int:
     module, parser = parser_for(name, command)
     args = parser.read(arguments, takes_words=command.takes_words)
     gc.enable()
+    if hasattr(args, "tabs"):
+        from gpu_scheduler.cli.text.tables import use_tabs
+
+        use_tabs(args.tabs)
     exit_code: int = getattr(module, command.run)(args)
     return exit_code
 

@@ -54,9 +54,11 @@ scale: 0 high, 1 normal, 2 low.)
 `agent` and similar commands, and as `--server` by every command. Only the `--name` of a job may be
 empty; the job then has the name of its program.
 
-**Output.** On a terminal, tables are aligned and coloured (not with `NO_COLOR`) and the last column
-is cut to the width; on a narrow terminal names are cut too, and the least important columns are
-left out. In a pipe all cells are complete, separated by tabs. `--json` prints the server's answer.
+**Output.** Tables are aligned, and on a terminal coloured (not with `NO_COLOR`). Where there is no
+room, the last column is cut to the width, then names are cut so that they still differ, and the
+least important columns are left out. In a pipe nothing is cut, unless the variable `COLUMNS` names
+a width, as `watch` does. `--tabs` separates complete cells by tabs, for programs; `--json` prints
+the server's answer. `--columns` chooses the columns of `list` and `history`.
 States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed at its time limit, CA
 cancelled, PR preempted.
 

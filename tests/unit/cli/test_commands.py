@@ -20,11 +20,11 @@ from gpu_scheduler.cli.connection import my_name
 from gpu_scheduler.cli.jobs import follow
 from gpu_scheduler.cli.jobs import list as listing
 from gpu_scheduler.cli.jobs.columns import (
+    COLUMNS,
     end_text,
     exit_text,
     gpus_text,
     place_text,
-    short_name,
     state_code,
 )
 from gpu_scheduler.cli.main import COMMANDS, main
@@ -80,11 +80,16 @@ def submitted(server: FakeServer, count: int = 1, **fields: Any) -> None:
 # --- lists
 
 
-def test_list_in_pipe_is_plain_and_complete(server: FakeServer, tell: Tell) -> None:
+def test_list_in_pipe_is_aligned_and_complete(server: FakeServer, tell: Tell) -> None:
     submitted(server, 2)
     gpus = [{"index": 0, "share": 1, "memory_mb": 0}, {"index": 3, "share": 1, "memory_mb": 0}]
     server.change("job-2", state="running", allocation=[{"node": "box", "gpus": gpus}])
     assert tell("list").splitlines() == [
+        "JOBID  NAME   USER  ST  TIME  LIMIT  GPUS  NODELIST(REASON)",
+        "2      sleep  ada   R   0:00      -     2  box[0,3]",
+        "1      sleep  ada   PD  0:00      -     2  (waiting for 2 GPUs; 1 is free)",
+    ]
+    assert tell("list", "--tabs").splitlines() == [
         "JOBID\tNAME\tUSER\tST\tTIME\tLIMIT\tGPUS\tNODELIST(REASON)",
         "2\tsleep\tada\tR\t0:00\t-\t2\tbox[0,3]",
         "1\tsleep\tada\tPD\t0:00\t-\t2\t(waiting for 2 GPUs; 1 is free)",
@@ -97,7 +102,7 @@ def test_list_of_all_users_shows_expected_ends(server: FakeServer, tell: Tell) -
     later, past = now + timedelta(days=3), now - timedelta(seconds=5)
     server.change("job-1", state="running", redacted=True, expected_end=later.isoformat())
     server.change("job-2", state="running", expected_end=past.isoformat())
-    head, *lines = [line.split("\t") for line in tell("list", "-A").splitlines()]
+    head, *lines = [line.split("\t") for line in tell("list", "-A", "--tabs").splitlines()]
     assert head == ["JOBID", "NAME", "USER", "ST", "TIME", "LIMIT", "END", "GPUS", head[-1]]
     assert [(line[0], line[1], line[6], line[7]) for line in lines] == [
         ("1", "-", f"{later:%Y-%m-%d %H:%M}", "2"),
@@ -130,16 +135,36 @@ def test_long_list_is_truncated_with_note(
     assert tell("list", "-q", "--limit", "1") == "job-5\n"
 
 
-def test_long_name_is_whole_in_pipe_and_cut_on_terminal(
+def test_name_is_whole_in_pipe_of_unknown_width(
     server: FakeServer, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "x" * 40
+    name = "x" * 100
     submitted(server, name=name)
-    assert name in tell("list").split("\t")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert name in tell("list").split()
+    monkeypatch.setenv("COLUMNS", "60")  # as watch does
+    assert max(map(len, tell("list").splitlines())) == 60
+    assert name in tell("list", "--tabs").split("\t")
     server.end("job-1")
-    assert name in tell("history").split("\t")
-    monkeypatch.setattr("gpu_scheduler.cli.jobs.columns.is_terminal", lambda: True)
-    assert short_name(server.jobs["job-1"]) == f"{name[:31]}…"
+    assert name in tell("history", "--tabs").split("\t")
+
+
+def test_chosen_columns_are_shown_in_their_order(server: FakeServer, tell: Tell) -> None:
+    submitted(server, priority=1500)
+    submitted(server, priority=1200)
+    submitted(server, priority=9)
+    shown = tell("list", "--columns", "priority,ID,nodelist,name", "--sort", "number", "--tabs")
+    assert [line.split("\t") for line in shown.splitlines()] == [
+        ["PRIORITY", "JOBID", "NODELIST(REASON)", "NAME"],
+        ["high", "1", "(waiting for 2 GPUs; 1 is free)", "sleep"],
+        ["8", "2", "(waiting for 2 GPUs; 1 is free)", "sleep"],
+        ["9/10000", "3", "(waiting for 2 GPUs; 1 is free)", "sleep"],
+    ]
+    server.end("job-1")
+    assert tell("history", "--columns", "id,st").split() == ["JOBID", "ST", "1", "CD"]
+    assert tell("history", "--columns", ",".join(COLUMNS)).count("\n") == 2
+    told = tell("list", "--columns", "jobid,prioritty", code=2)
+    assert "--columns has 'PRIORITTY'; did you mean 'priority'? expected jobid, name" in told
 
 
 @pytest.mark.parametrize("states", ["all", "ended", "failed,pending,completed"])
@@ -183,11 +208,11 @@ def test_all_pages_are_read(
 def test_unnamed_job_is_shown_by_its_program(server: FakeServer, tell: Tell) -> None:
     submitted(server, name="", command=["/bin/sh", "-c", "python train.py --lr 1"])
     submitted(server, name="", command=[])
-    named = [line.split("\t")[1] for line in tell("list").splitlines()[1:]]
+    named = [line.split("\t")[1] for line in tell("list", "--tabs").splitlines()[1:]]
     assert sorted(named) == ["", "train.py"]
     assert tell("show", "1").startswith("job-1  train.py  ")
     server.end("job-1")
-    assert "\ttrain.py\t" in tell("history")
+    assert "\ttrain.py\t" in tell("history", "--tabs")
 
 
 def test_history_accepts_only_final_states(server: FakeServer, tell: Tell) -> None:
@@ -207,7 +232,7 @@ def test_history_shows_how_jobs_ended(server: FakeServer, tell: Tell) -> None:
     submitted(server, 3)
     server.end("job-1", started_at="2026-01-31T17:00:00.000Z")
     server.end("job-2", 3, reason="exit code 3")
-    rows = [line.split("\t") for line in tell("history").splitlines()]
+    rows = [line.split("\t") for line in tell("history", "--tabs").splitlines()]
     assert rows[0][:5] == ["JOBID", "NAME", "USER", "ST", "EXIT"]
     assert sorted((row[0], row[3], row[4], row[6], row[9]) for row in rows[1:]) == [
         ("1", "CD", "0", "1:00:00", ""),
@@ -277,7 +302,7 @@ def test_elastic_gang_shows_running_members(server: FakeServer, tell: Tell) -> N
     server.change("job-1", state="running", started_at=WHEN, allocation=places)
     server.change("job-1", members=4, placed_members=3)
     assert "GPUs 3x1 (3 of 4 members)" in " ".join(tell("show", "1").split())
-    assert "\t3x1\t" in tell("list")
+    assert "\t3x1\t" in tell("list", "--tabs")
     server.change("job-1", placed_members=None, allocation=[], state="pending")
     assert "GPUs 4x1 " in " ".join(tell("show", "1").split())
 
@@ -287,10 +312,10 @@ def test_array_shows_progress(server: FakeServer, tell: Tell) -> None:
     array = {"tasks": "0-99", "count": 100, "states": {"pending": "3-99", "running": "0-2"}}
     places = [{"node": "box", "gpus": [{"index": 0, "share": 1}]}]
     server.change("job-1", state="running", started_at=WHEN, array=array, allocation=places)
-    assert tell("list").splitlines()[1].endswith("\tbox[0]")
+    assert tell("list", "--tabs").splitlines()[1].endswith("\tbox[0]")
     array["states"] = {"completed": "0-9,20", "failed": "10", "running": "11"}
     server.change("job-1", array=array)
-    assert tell("list").splitlines()[1].endswith("\tbox[0]; 12 of 100 done")
+    assert tell("list", "--tabs").splitlines()[1].endswith("\tbox[0]; 12 of 100 done")
 
 
 def test_show_prints_results_of_earlier_attempts(server: FakeServer, tell: Tell) -> None:
@@ -899,7 +924,7 @@ def test_attach_runs_command_named_by_server(server: FakeServer, tell: Tell) -> 
 
 
 def test_gpus_are_shown_paused_and_resumed(server: FakeServer, tell: Tell) -> None:
-    rows = [line.split("\t") for line in tell("gpus").splitlines()]
+    rows = [line.split("\t") for line in tell("gpus", "--tabs").splitlines()]
     assert rows[1] == [
         "0",
         "A100-80GB",
@@ -969,9 +994,9 @@ def test_other_queries_work_as_text_and_json(server: FakeServer, tell: Tell) -> 
     server.end(
         "job-1", started_at="2026-01-31T17:00:00.000Z", submitted_at="2026-01-31T16:59:00.000Z"
     )
-    assert "box\tonline\t2" in tell("nodes")
+    assert "box\tonline\t2" in tell("nodes", "--tabs")
     assert json.loads(tell("nodes", "--json"))["nodes"]
-    assert "default\tada\t1.50\t3" in tell("usage")
+    assert "default\tada\t1.50\t3" in tell("usage", "--tabs")
     assert json.loads(tell("usage", "--json", "-u", "ada"))["usage"]
     assert "healthy" in tell("health")
     assert json.loads(tell("health", "--json"))["status"] == "healthy"

@@ -60,7 +60,7 @@ def test_show_prints_values_and_their_sources(
     path.write_text("api:\n  http_port: 81\nsecurity:\n  admins: [ada, bob]\n")
     monkeypatch.setenv("GPU_SCHEDULER_CONFIG", str(path))
     monkeypatch.setenv("GPU_SCHEDULER_POLICY_ELASTIC", "no")
-    assert main(["config", "show"]) == 0
+    assert main(["config", "show", "--tabs"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert f"api.http_port\t81\t{path}, line 2" in shown
     assert "policy.elastic\tfalse\tvariable GPU_SCHEDULER_POLICY_ELASTIC" in shown

@@ -19,7 +19,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_estimate_shows_components_and_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "qwen2.5-32b", "--context", "32k", "--dtype", "bf16"]) == 0
     shown = capsys.readouterr().out
-    assert "weights\t61.03\t32.8 B parameters x 2 bytes (bf16)" in shown
+    assert "weights      61.03  32.8 B parameters x 2 bytes (bf16)" in shown
     assert "fits on: 1 x A100-80GB / H100-80GB" in shown
     assert "         2 x A100-40GB" in shown
 

@@ -49,6 +49,18 @@ def test_no_line_is_wider_than_terminal(width: int) -> None:
         assert width_of(line) <= width, line
 
 
+def test_names_of_a_sweep_are_cut_so_that_they_differ() -> None:
+    names = [f"train learning_rate={a},batch_size={b}" for a in (0.1, 0.01) for b in (32, 64)]
+    assert tables.cut_apart(names, 40) == names
+    assert tables.cut_apart([*names, "x"], 14) == [
+        *("train 0.1,32", "train 0.1,64", "train 0.01,32", "train 0.01,64", "x")
+    ]
+    assert tables.cut_apart(names, 9) == ["tra…0.1,…", "tra…0.1,…", "tra…0.01…", "tra…0.01…"]
+    assert tables.cut_apart(["a" * 30] * 2, 5) == ["aaaa…"] * 2
+    steps = [f"preprocess-the-whole-corpus-{part}" for part in ("one", "two")]
+    assert tables.cut_apart(steps, 12) == ["prep…one", "prep…two"]
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     with a_server() as running:

@@ -468,9 +468,9 @@ def test_dry_run_submits_nothing_and_shows_no_secrets(
     assert main(["submit", "--dry-run", "--param", "a=1,2", "-G1", "x", "{a}"]) == 0
     table = capsys.readouterr().out
     assert table.splitlines() == [
-        "a\tGPUS\tCOMMAND",
-        "1\t1\tx 1",
-        "2\t1\tx 2",
+        "a  GPUS  COMMAND",
+        "1  1     x 1",
+        "2  1     x 2",
         "2 jobs would be submitted",
     ]
     assert main(["submit", "--dry-run", "--json", "--param", "a=1,2", "x"]) == 0

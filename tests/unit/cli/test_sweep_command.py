@@ -66,7 +66,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
 
 def test_sweeps_are_listed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep"]) == 0
+    assert main(["sweep", "--tabs"]) == 0
     assert "grid\t3\t2 completed, 1 failed\tjob-1 to job-3" in capsys.readouterr().out
     client.call = lambda *_: {"sweeps": []}  # type: ignore[method-assign]
     assert main(["sweep"]) == 0

@@ -43,7 +43,7 @@ def register(parser: ArgumentParser) -> None:
     add.flag("--invoice", "print the invoice of the period")
     add.flag("--estimates", "show the accuracy of expected starts")
     add.choice("--format", ("text", "csv", "json"), "format of the invoice; default text")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def add_period_options(parser: ArgumentParser, *, default: str | None) -> None:

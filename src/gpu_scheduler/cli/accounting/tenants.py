@@ -65,7 +65,7 @@ def register(parser: ArgumentParser) -> None:
     add.value("--linux-groups", lambda _: _names, "A,B", groups)
     add.value("--users", lambda _: _names, "A,B", "further users who belong to it")
     add.value("--admins", lambda _: _names, "A,B", "users who may see and change all its jobs")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run(args: Namespace) -> int:

@@ -44,7 +44,7 @@ def register_usage(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = ABOUT
     add_period_options(parser, default=None)
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_usage(args: Namespace) -> int:
@@ -139,7 +139,7 @@ def register_limits(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("--tenant", metavar="T", help="limits in this tenant; default: your own")
     parser.add_argument("-u", "--user", metavar="NAME", help="limits of this user (for admins)")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_limits(args: Namespace) -> int:
@@ -174,7 +174,7 @@ QUOTA_HEADINGS = ("NODE", "MODEL", "USED", "GUARANTEED", "MAX", "BORROWED", "LEN
 
 def register_quota(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_quota(args: Namespace) -> int:

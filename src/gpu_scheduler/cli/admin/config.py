@@ -7,7 +7,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
-from gpu_scheduler.cli.connection import print_answer, warn
+from gpu_scheduler.cli.connection import add_tabs, print_answer, warn
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import print_json, print_table
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
@@ -26,6 +26,7 @@ def register_config(parser: ArgumentParser) -> None:
     default = "default: $GPU_SCHEDULER_CONFIG, then the default locations"
     add.value("--config", None, "FILE", default)
     add.flag("--json", "print JSON instead of text")
+    add_tabs(parser)
 
 
 def register_sample(parser: ArgumentParser) -> None:

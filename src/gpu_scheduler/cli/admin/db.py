@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.cli.connection import print_answer, warn
+from gpu_scheduler.cli.connection import add_tabs, print_answer, warn
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import print_pairs, print_table
 from gpu_scheduler.model.errors import InvalidRequest, StoreDamaged
@@ -36,6 +36,7 @@ def register(parser: ArgumentParser) -> None:
     add.value("--config", None, "FILE", "settings; default: as for 'tgpu up'")
     add.value("--state-dir", None, "DIR", "state directory of the server")
     add.flag("--json", "print JSON instead of text")
+    add_tabs(parser)
 
 
 def run(args: Namespace) -> int:

@@ -23,7 +23,7 @@ def register(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("action", nargs="?", choices=ACTIONS, default="list", help="default: list")
     add("target", nargs="?", metavar="TARGET", help="the target to test")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run(args: Namespace) -> int:

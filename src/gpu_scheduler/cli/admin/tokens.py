@@ -34,7 +34,7 @@ def register_token(parser: ArgumentParser) -> None:
     add.value("--expires", days, "TIME", valid, default=30 * 86_400.0)
     add.value("--name", None, "TEXT", "a note on its purpose")
     add.flag("-q --parsable", "print only the secret")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_token(args: Namespace) -> int:
@@ -129,7 +129,7 @@ def register_audit(parser: ArgumentParser) -> None:
     add.value("--since", None, "TIME", "such as 2h, 7d (ago) or 2026-11-16")
     most = "show at most N, the newest; default 100, 0 shows all"
     add.value("-L --limit", whole, "N", most, default=100)
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_audit(args: Namespace) -> int:

@@ -21,7 +21,7 @@ SPARE = ("POWER", "TEMP", "MODEL", "SHARE", "UTIL", "MEMORY")
 
 def register_gpus(parser: ArgumentParser) -> None:
     """Add the options of `tgpu gpus`."""
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def register_pause(parser: ArgumentParser) -> None:

@@ -46,7 +46,7 @@ def register_nodes(parser: ArgumentParser) -> None:
     add.flag("--requeue", "drain: requeue running jobs now")
     add.flag("--yes", "confirm-dead: do not ask for confirmation")
     add.flag("--wait", "drain: wait until no job runs there, and show the progress")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_nodes(args: Namespace) -> int:
@@ -333,7 +333,7 @@ def register_node(parser: ArgumentParser) -> None:
     add.value("--expires", hours, "TIME", "validity, such as 30m; default: 1 hour", default=3600.0)
     add.value("--name", None, "TEXT", "a note on its purpose")
     add.flag("-q --parsable", "print only the token")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_node(args: Namespace) -> int:

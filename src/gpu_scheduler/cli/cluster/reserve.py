@@ -42,7 +42,7 @@ def register(parser: ArgumentParser) -> None:
     add.value("--gpu-ids", None, "LIST", "exactly these GPUs: 0-3,7")
     add.flag("--preempt", "preempt jobs that still run there at the start")
     add.flag("--all", "list: also recent reservations that have ended")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run(args: Namespace) -> int:

@@ -145,7 +145,7 @@ def register(parser: ArgumentParser) -> None:
     add.flag("--preemptible", "may be preempted", default=None)
     lost = "restart on another node when its node is lost and its lease has expired"
     add.flag("--requeue-on-node-loss", lost, default=None)
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run(args: Namespace) -> int:

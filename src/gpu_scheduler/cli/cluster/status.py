@@ -299,4 +299,4 @@ def _watch(client: Client, args: Namespace) -> int:
 
 
 def _width() -> int:
-    return terminal_width() if is_terminal() else 200
+    return terminal_width() or 200

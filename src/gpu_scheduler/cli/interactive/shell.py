@@ -265,7 +265,7 @@ def _attach_to_socket(path: str) -> int:
 
 def register_screens(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_screens(args: Namespace) -> int:

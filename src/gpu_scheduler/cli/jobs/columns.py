@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 
 from gpu_scheduler.cli.connection import mine
-from gpu_scheduler.cli.text.tables import in_local_time, is_terminal
+from gpu_scheduler.cli.text.tables import in_local_time, print_table
 from gpu_scheduler.client.requests import ACTIVE
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from gpu_scheduler.client.client import Client
@@ -36,7 +36,6 @@ STATES = {
     "cancelled": "CA",
     "preempted": "PR",
 }
-LONGEST_NAME = 32
 WH_PER_KWH = 1000
 LOST = "on a lost node since "
 """Prefix of the server's reason for a job on a node that sends no heartbeats."""
@@ -72,13 +71,8 @@ def id_text(job: Mapping[str, Any]) -> str:
 
 
 def short_name(job: Mapping[str, Any]) -> str:
-    """The name, cut on a terminal; a dash for a job of another user."""
-    if job.get("redacted"):
-        return "-"
-    name = full_name(job)
-    if len(name) <= LONGEST_NAME or not is_terminal():
-        return name
-    return f"{name[: LONGEST_NAME - 1]}…"
+    """The name; a dash for a job of another user."""
+    return "-" if job.get("redacted") else full_name(job)
 
 
 def full_name(job: Mapping[str, Any]) -> str:
@@ -226,6 +220,96 @@ def local_time(text: str | None) -> str:
 def minute_text(text: str | None) -> str:
     """A time from the server as it was sent (UTC), to the minute."""
     return "-" if not text else text[:16].replace("T", " ")
+
+
+def _after(key: str) -> Callable[[Mapping[str, Any], float], str]:
+    """A column with a time from the server."""
+    return lambda job, _: local_time(job.get(key))
+
+
+def _plain(key: str) -> Callable[[Mapping[str, Any], float], str]:
+    """A column with a field as it is."""
+    return lambda job, _: "" if job.get(key) is None else f"{job[key]}"
+
+
+COLUMNS: dict[str, Callable[[Mapping[str, Any], float], str]] = {
+    "JOBID": lambda job, _: id_text(job),
+    "NAME": lambda job, _: short_name(job),
+    "USER": _plain("user"),
+    "ST": lambda job, _: state_code(job),
+    "STATE": _plain("state"),
+    "TIME": elapsed_text,
+    "LIMIT": lambda job, _: limit_text(job),
+    "GPUS": lambda job, _: gpus_text(job),
+    "CPUS": _plain("cpu_cores"),
+    "MEMORY_MB": _plain("memory_mb"),
+    "TENANT": _plain("tenant_id"),
+    "PRIORITY": lambda job, _: priority_text(job),
+    "POOL": _plain("pool"),
+    "SUBMITTED": _after("submitted_at"),
+    "STARTED": _after("started_at"),
+    "ENDED": _after("ended_at"),
+    "START": lambda job, now: end_text({"expected_end": job.get("expected_start")}, now),
+    "END": end_text,
+    "EXIT": lambda job, _: exit_text(job),
+    "ATTEMPT": _plain("attempt"),
+    "SWEEP": _plain("sweep"),
+    "ENERGY": lambda job, _: energy_text(job),
+    "NODES": lambda job, _: " ".join(
+        dict.fromkeys(str(part["node"]) for part in job.get("allocation") or [])
+    ),
+    "COMMAND": lambda job, _: " ".join(map(str, job.get("command") or [])),
+    "REASON": lambda job, _: in_local_time(str(job.get("reason") or "")),
+    "NODELIST(REASON)": lambda job, _: "; ".join(
+        filter(None, (place_text(job), progress_text(job)))
+    ),
+}
+"""The columns of `--columns`."""
+COLUMNS_HELP = "columns, such as jobid,name,st,priority,submitted,reason"
+RIGHT_COLUMNS = (*RIGHT, "CPUS", "MEMORY_MB", "PRIORITY", "ATTEMPT", "EXIT", "ENERGY")
+
+
+def chosen_columns(text: str) -> list[str]:
+    """The columns that `--columns` names."""
+    chosen = []
+    for word in text.upper().split(","):
+        name = {"NODELIST": "NODELIST(REASON)", "JOB": "JOBID", "ID": "JOBID"}.get(
+            word.strip(), word.strip()
+        )
+        if name not in COLUMNS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, COLUMNS, n=1)
+            hint = f"did you mean '{near[0].lower()}'? " if near else ""
+            known = ", ".join(COLUMNS).lower()
+            raise InvalidRequest(f"--columns has '{word}'; {hint}expected {known}")
+        chosen.append(name)
+    return chosen
+
+
+def print_columns(text: str, jobs: Iterable[Mapping[str, Any]], now: float) -> None:
+    """A table of jobs with the columns that `--columns` names."""
+    names = chosen_columns(text)
+    rows = [[COLUMNS[name](job, now) for name in names] for job in jobs]
+    print_table(names, rows, right=RIGHT_COLUMNS, narrow=NARROW)
+
+
+def priority_text(job: Mapping[str, Any]) -> str:
+    """The priority as users write it: a name, 0 to 10, or a larger number."""
+    from gpu_scheduler.cli.submit.body import SHORT_SCALE_STEP, SHORT_SCALE_TOP
+    from gpu_scheduler.model.job import MAX_PRIORITY, PRIORITY_NAMES
+
+    value = job.get("priority")
+    if value is None:
+        return ""
+    for name, number in PRIORITY_NAMES.items():
+        if value == number:
+            return name
+    short, rest = divmod(value, SHORT_SCALE_STEP)
+    if not rest and short <= SHORT_SCALE_TOP:
+        return str(short)
+    # A job of the REST API may have a number that on the command line means another one.
+    return f"{value}/{MAX_PRIORITY}" if value <= SHORT_SCALE_TOP else str(value)
 
 
 # Job ids as users write them: `12`, `job-12`, `1-3,7`, `12_4`, `12_[1-3]`, `last`, `last_4`, `@~1`

@@ -6,6 +6,7 @@ import time
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, mine, warn
 from gpu_scheduler.cli.jobs.columns import (
+    COLUMNS_HELP,
     HEADINGS,
     NARROW,
     RIGHT,
@@ -19,6 +20,7 @@ from gpu_scheduler.cli.jobs.columns import (
     gpus_text,
     id_text,
     local_time,
+    print_columns,
     row,
     short_name,
     state_code,
@@ -70,11 +72,12 @@ def register_list(parser: ArgumentParser) -> None:
     """Add the options of `tgpu list`."""
     add = _add_filters(parser)
     add.value("-s --state --status", None, "STATE", "pending, R, failed, all")
+    add.value("--columns", None, "LIST", COLUMNS_HELP)
     add.value("--sort", None, "KEY", "such as -priority, name, user or state")
     most = f"show at most N, the newest of ended jobs; default {PAGE}, 0 shows all"
     add.value("-L --limit", whole, "N", most, default=PAGE)
     add.flag("-q --parsable", "print job ids alone")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_list(args: Namespace) -> int:
@@ -86,6 +89,8 @@ def run_list(args: Namespace) -> int:
         return 0
     if args.parsable:
         print("".join(f"{job['id']}\n" for job in jobs), end="")
+    elif args.columns:
+        print_columns(args.columns, jobs, time.time())
     else:
         now = time.time()
         headings, rows = list(HEADINGS), [row(job, now) for job in jobs]
@@ -161,10 +166,11 @@ def register_history(parser: ArgumentParser) -> None:
     add.value("-s --state", None, "STATE", "completed, failed, cancelled", default="ended")
     add.value("--since", None, "TIME", "ended since then: 2h, 7d (ago) or 2026-11-16")
     add.value("--until", None, "TIME", "ended before then")
+    add.value("--columns", None, "LIST", COLUMNS_HELP)
     add.flag("--archived", "also jobs in the archive")
     most = f"show at most N; default {HISTORY_PAGE}, 0 shows all"
     add.value("-L --limit", whole, "N", most, default=HISTORY_PAGE)
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run_history(args: Namespace) -> int:
@@ -182,6 +188,9 @@ def run_history(args: Namespace) -> int:
         jobs, total = pages(client, query, args.limit)
     if args.json:
         print_json({"jobs": jobs, "total": total})
+        return 0
+    if args.columns:
+        print_columns(args.columns, jobs, time.time())
         return 0
     now = time.time()
     rows = [

@@ -18,6 +18,7 @@ from gpu_scheduler.cli.jobs.columns import (
     limit_text,
     local_time,
     place_text,
+    priority_text,
     references,
     seconds_at,
 )
@@ -135,7 +136,8 @@ def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "limit", f"{clock_text(minutes * 60)} (default)" if is_default else limit_text(job)
     yield "tenant", str(job.get("tenant_id") or "")
     yield "user", str(job.get("user") or "")
-    yield "priority", str(job.get("priority", ""))
+    written, number = priority_text(job), str(job.get("priority", ""))
+    yield "priority", written if written == number else f"{written} ({number})"
     yield "pool", str(job.get("pool") or "")
     waits_for = [
         entry if isinstance(entry, str) else f"{entry.get('type')}:{entry.get('job_id')}"

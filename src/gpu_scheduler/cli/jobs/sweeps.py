@@ -58,7 +58,7 @@ def register(parser: ArgumentParser) -> None:
     add.word("words", "NAME", about, nargs="*")
     add.flag("--table", "one line per job, also with two parameters")
     add.flag("--cancelled", "retry: also the cancelled jobs")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run(args: Namespace) -> int:

@@ -195,7 +195,7 @@ def _check_commands(text: str, found: Translated) -> None:
 # Options whose values are written in another way. A string is the reason why one is rejected.
 
 
-def _gpus(value: str, _: dict[str, str]) -> list[str] | str:
+def _gpus(value: str, _given: dict[str, str]) -> list[str] | str:
     """`2`, `a100:2`."""
     model, _, count = value.rpartition(":")
     if "," in value or not re.fullmatch(r"\d+", count):
@@ -217,7 +217,7 @@ def _gres(value: str, given: dict[str, str]) -> list[str] | str:
 def _one(what: str) -> Callable[[str, dict[str, str]], list[str] | str]:
     """An option of which only 1 means the same here."""
 
-    def read(value: str, _: dict[str, str]) -> list[str] | str:
+    def read(value: str, _given: dict[str, str]) -> list[str] | str:
         least, _, most = value.partition("-")
         if {least, most or least} == {"1"}:
             return []

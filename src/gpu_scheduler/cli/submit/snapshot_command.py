@@ -71,7 +71,7 @@ def register(parser: ArgumentParser) -> None:
     add("action", nargs="?", choices=ACTIONS, default="list", help="list (default) or prune")
     add("--all", action="store_true", help="prune: also those used within the last month")
     add("--outputs", action="store_true", help="prune: also those with files written by jobs")
-    add_server_options(parser)
+    add_server_options(parser, table=True)
 
 
 def run(args: Namespace) -> int:

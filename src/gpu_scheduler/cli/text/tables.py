@@ -1,13 +1,14 @@
 """Output: tables, colours and JSON.
 
 On a terminal, tables are aligned, coloured and cut to its width; on a narrow one the least
-important columns are left out. In a pipe the cells are complete and plain, separated by tabs.
+important columns are left out. In a pipe nothing is cut, unless COLUMNS names a width.
 NO_COLOR turns colours off.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 TYPE_CHECKING = False
@@ -74,6 +75,20 @@ _NORMAL_NARROW = 16
 _MIN_WIDTH = 4
 
 
+class _Separator:
+    """What separates the cells of tables in this process: spaces, or one tab."""
+
+    is_tab = False
+
+
+_separator = _Separator()
+
+
+def use_tabs(is_wanted: bool) -> None:
+    """Print tables with one tab between cells and nothing cut, for programs; or aligned."""
+    _separator.is_tab = is_wanted
+
+
 def counted(number: int, thing: str, verb: str = "") -> str:
     """`1 GPU`, `2 GPUs`, `1,000 jobs`; with a verb `1 job runs`, `2 jobs run`."""
     end, verb_end = ("", "s") if number == 1 else ("s", "")
@@ -125,7 +140,7 @@ def print_table(
 ) -> None:
     """Print a table; the columns in `right` are right-aligned. See `aligned`."""
     lines = [list(row) for row in rows]
-    if not is_terminal():
+    if _separator.is_tab:
         for cells in [list(headings), *lines]:
             print("\t".join(map(visible, cells)))
         return
@@ -149,7 +164,7 @@ def aligned(
     narrow: Sequence[str] = (),
     spare: Sequence[str] = (),
 ) -> list[str]:
-    """The lines of a table for a terminal of that width.
+    """The lines of a table for a terminal of that width; 0 is any width.
 
     The last column is cut, then those in `narrow`; then columns are left out in the order of
     `spare`. A table with neither may be wider than the terminal.
@@ -159,13 +174,19 @@ def aligned(
         max([len(heading), *(width_of(row[place]) for row in rows)])
         for place, heading in enumerate(headings)
     ]
-    sizes = _column_widths(headings, widths, width, narrow, spare)
+    sizes = _column_widths(headings, widths, width or sum(widths) * 2, narrow, spare)
     titles = [_padded(cut(headings[p], size), size, headings[p] in right) for p, size in sizes]
     lines = [painted(_GAP.join(titles).rstrip(), "bold")]
-    for row in rows:
+    shown = {
+        place: cut_apart([row[place] for row in rows], size)
+        if headings[place] in narrow
+        else [cut(row[place], size) for row in rows]
+        for place, size in sizes
+    }
+    for number, row in enumerate(rows):
         cells = [
             painted(
-                _padded(cut(row[place], size), size, headings[place] in right),
+                _padded(shown[place][number], size, headings[place] in right),
                 STATE_COLOURS.get(row[place]),
             )
             for place, size in sizes
@@ -224,11 +245,36 @@ def _total(sizes: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; 80 if unknown."""
+    """Columns of the terminal, 80 if unknown; in a pipe those of COLUMNS, which `watch` sets, or 0.
+
+    0 is any width: nothing is cut.
+    """
+    if not is_terminal():
+        columns = os.environ.get("COLUMNS", "")
+        return int(columns) if columns.isascii() and columns.isdigit() else 0
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80
     except (OSError, ValueError):
         return 80
+
+
+def cut_apart(texts: Sequence[str], width: int) -> list[str]:
+    """The texts, cut so that different ones stay different where possible.
+
+    Names such as `train lr=0.1,bs=32` first lose the names of their parameters, then what all of
+    them begin with.
+    """
+    shown = [cut(text, width) for text in texts]
+    different = {text for text, short in zip(texts, shown, strict=True) if text != short}
+    if len(different) < 2 or len(set(shown)) == len(set(texts)):
+        return shown
+    values = {text: re.sub(r"[A-Za-z_]\w*=", "", text) for text in different}
+    alike = os.path.commonprefix(list(values.values()))  # noqa: RUF071  of names, not of paths
+    common = max(alike.rfind(mark) + 1 for mark in " ,/_-")  # not within a number
+    if max(map(width_of, values.values())) > width and common > width // 3:
+        head = width // 3
+        values = {text: f"{value[:head]}…{value[common:]}" for text, value in values.items()}
+    return [cut(values.get(text, text), width) for text in texts]
 
 
 def cut(text: str, width: int) -> str:
