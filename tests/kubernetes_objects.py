@@ -8,7 +8,12 @@ from typing import Any
 from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS
 from gpu_scheduler.kubernetes.crds.node_status import GPU_NODE_STATUSES
 from gpu_scheduler.kubernetes.crds.queue import GPU_QUEUES
-from gpu_scheduler.kubernetes.names import CLAIM_ANNOTATION, GPU_RESOURCE, SCHEDULER_NAME
+from gpu_scheduler.kubernetes.names import (
+    CLAIM_ANNOTATION,
+    GPU_RESOURCE,
+    SCHEDULER_NAME,
+    device_lease_name,
+)
 from gpu_scheduler.kubernetes.objects import (
     CSI_DRIVERS,
     CSI_NODES,
@@ -21,6 +26,7 @@ from gpu_scheduler.kubernetes.objects import (
     VOLUME_CLAIMS,
     VOLUMES,
 )
+from gpu_scheduler.kubernetes.scheduler.devices import Holder, lease_manifest
 from gpu_scheduler.kubernetes.scheduler.objects_view import Objects
 
 Manifest = dict[str, Any]
@@ -179,3 +185,12 @@ def a_node_status(name: str, gpus: list[Manifest], **spec: Any) -> Manifest:
         "spec": spec,
         "status": {"heartbeatTime": heartbeat, "gpus": gpus, "links": links},
     }
+
+
+def a_lease(pod: Manifest, node: str, index: int, **more: Any) -> Manifest:
+    """The lease of a GPU that a pod holds."""
+    uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+    holder = Holder(uid=uid, namespace=NAMESPACE, pod=name, devices=(index,), **more)
+    made: Manifest = lease_manifest("gpu-scheduler", node, index, (holder,), NOW)
+    made["metadata"] = meta(device_lease_name(node, index), "gpu-scheduler") | made["metadata"]
+    return {"kind": "Lease", **made}

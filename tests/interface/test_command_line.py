@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Any
 
+from gpu_scheduler.cli.cluster.kubernetes import kubectl_main
 from gpu_scheduler.cli.main import (
     ALIASES,
     COMMANDS,
@@ -41,6 +42,8 @@ def test_three_programs_share_one_entry_point() -> None:
         for script in entry_points(group="console_scripts")
         if script.dist is not None and script.dist.name == "gpu-scheduler"
     }
+    plugin = scripts.pop("kubectl-gpu")  # kubectl finds its plugins by this name
+    assert plugin is kubectl_main
     assert scripts.keys() == {"tgpu", "gpu-scheduler", "gpu-cli"}
     assert len(set(scripts.values())) == 1
     assert PROGRAM == "tgpu"

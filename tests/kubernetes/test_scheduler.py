@@ -266,3 +266,38 @@ def test_a_killed_scheduler_is_followed_by_one_that_knows_everything(cluster: Cl
         cluster.kubectl("delete", "pod", pod, "--wait=false")
     cluster.until(lambda: len(cluster.bound()) == 12 and len(cluster.get("pods")) == 12)
     cluster.until(lambda: len(cluster.device_leases()) == 24)
+
+
+def test_kubectl_gpu_shows_the_fleet(cluster: Cluster) -> None:
+    cluster.add_node("a", 2)
+    cluster.apply(
+        QUICK_START,
+        cluster.pod("first", claim="single-gpu"),
+        cluster.pod("large", gpus=9),
+    )
+    cluster.start()
+    cluster.until(lambda: "first" in cluster.bound())
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def gpu(*arguments: str) -> str:
+        command = [str(cluster.plane.lab.program("kubectl")), "gpu", *arguments]
+        done = subprocess.run(
+            command,
+            env=os.environ | {"KUBECONFIG": str(cluster.plane.kubeconfig), "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = ("-n", cluster.namespace)
+    node = f"{cluster.namespace}-a"
+    cluster.until(lambda: "largest node has 2" in gpu("list", *where))
+    rows = {line.split("\t")[0]: line for line in gpu("list", "--tabs", *where).splitlines()}
+    assert f"{node}[0]" in rows[f"{cluster.namespace}/first"]
+    assert "largest node has 2" in gpu("explain", "large", *where)
+    assert f"{cluster.namespace}/first ({cluster.namespace})" in gpu("gpus")
+    assert f"{node}\tonline\t2\t1" in gpu("nodes", "--tabs")
+    assert f"{cluster.namespace}/first" in gpu("top", "--once", *where)

@@ -736,10 +736,26 @@ export interface QuotaForm {
   elastic: boolean;
 }
 
+export interface QuotaNodeForm {
+  name: string;
+  parent: string;
+  level: number;
+  model: string;
+  used_gpus: number;
+  guaranteed_gpus: number;
+  max_gpus: number | null;
+  borrowed_gpus: number;
+  lent_gpus: number;
+}
+
 export interface QuotaRequest {
   online_percent: number;
   batch_percent?: number;
   elastic?: boolean;
+}
+
+export interface QuotaTreeForm {
+  nodes: QuotaNodeForm[];
 }
 
 export interface ReadinessForm {
@@ -1305,6 +1321,7 @@ export interface Responses {
   "GET /overview": Overview;
   "GET /quota": QuotaForm;
   "PUT /quota": QuotaForm;
+  "GET /quota/tree": QuotaTreeForm;
   "GET /report": ReportForm;
   "GET /report/estimates": EstimatesForm;
   "GET /reservations": ReservationList;

@@ -38,6 +38,22 @@ def add_tabs(parser: ArgumentParser) -> None:
     parser.add_argument("--tabs", action="store_true", help="tables with tabs, nothing cut")
 
 
+def add_kube_options(parser: ArgumentParser, *, namespaced: bool = True) -> None:
+    """`--kube`, and which cluster and namespace it means, as kubectl names them."""
+    add = parser.add_argument
+    add("--kube", action="store_true", help="show a Kubernetes fleet instead of a server")
+    add("--context", metavar="NAME", help="with --kube: context of the kubeconfig")
+    config = "with --kube: default $KUBECONFIG, in a pod its account, else ~/.kube/config"
+    add("--kubeconfig", metavar="FILE", help=config)
+    if not namespaced:
+        parser.set_defaults(namespace=None)
+        return
+    namespace = "with --kube: default that of the context"
+    add("-n", "--namespace", metavar="NAME", help=namespace)
+    if not any("-A" in action.option_strings for action in parser._actions):
+        add("-A", "--all-namespaces", action="store_true", help="with --kube: all namespaces")
+
+
 def _address(word: str) -> str:
     from gpu_scheduler.cli.text.values import text  # slow to load
 
@@ -45,7 +61,11 @@ def _address(word: str) -> str:
 
 
 def client_for(args: Namespace) -> Client:
-    """A client for the server of the options."""
+    """A client for the server of the options, or for the fleet that --kube names."""
+    if getattr(args, "kube", False):
+        from gpu_scheduler.cli.cluster.kubernetes import fleet_client
+
+        return fleet_client(args)
     return Client(args.server)
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import display_name
+from gpu_scheduler.model.request import WHOLE_MILLI
 
 
 class NodeState(StrEnum):
@@ -292,6 +293,21 @@ def label_mismatch(label: tuple[str, str]) -> str:
     if label[0] == RULES_LABEL:
         return "excluded by its placement rules"
     return f"without {label_feature(label[0]) or f'label {label[0]}={label[1]}'}"
+
+
+def device_state(device: Device, *, jobs: int, share_milli: int) -> str:
+    """The state of a device in one word; `jobs` hold `share_milli` of it together."""
+    if device.quarantined:
+        return "quarantined"
+    if device.health is not Health.HEALTHY:
+        return "unhealthy"
+    if device.paused:
+        return "paused"
+    if jobs:
+        return "used" if jobs == 1 and share_milli >= WHOLE_MILLI else "shared"
+    if device.foreign is not None:
+        return "leaking" if device.foreign.leaked else "foreign"
+    return "hot" if device.hot else "free"
 
 
 def device_problem(device: Device) -> str:

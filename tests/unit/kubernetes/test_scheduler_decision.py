@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.engine.policy import preset
-from gpu_scheduler.kubernetes.names import OWNER_ANNOTATION, device_lease_name
+from gpu_scheduler.kubernetes.names import (
+    INDICES_ANNOTATION,
+    OWNER_ANNOTATION,
+)
 from gpu_scheduler.kubernetes.scheduler.decision import Decision, Memory, make_decision
-from gpu_scheduler.kubernetes.scheduler.devices import Holder, lease_manifest
 from tests.kubernetes_objects import (
     NAMESPACE,
     NOW,
@@ -16,6 +18,7 @@ from tests.kubernetes_objects import (
     Manifest,
     a_claim,
     a_gpu,
+    a_lease,
     a_node,
     a_node_status,
     a_pod,
@@ -43,14 +46,6 @@ def places(decision: Decision) -> dict[str, tuple[str, list[int]]]:
 
 def why(decision: Decision, pod: str) -> str:
     return decision.waiting[NAMESPACE, pod].reason
-
-
-def a_lease(pod: Manifest, node: str, index: int, **more: Any) -> Manifest:
-    uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-    holder = Holder(uid=uid, namespace=NAMESPACE, pod=name, devices=(index,), **more)
-    made: Manifest = lease_manifest("gpu-scheduler", node, index, (holder,), NOW)
-    made["metadata"] = meta(device_lease_name(node, index), "gpu-scheduler") | made["metadata"]
-    return {"kind": "Lease", **made}
 
 
 # --- what a pod asks for
@@ -302,15 +297,61 @@ def test_a_strict_queue_holds_back_what_is_beyond_its_quota() -> None:
     queue = a_queue("team", namespaces=[NAMESPACE], quotas=[{"guaranteed": 1, "borrowingLimit": 0}])
     decision = decided(a_node("n"), queue, a_pod("p", gpus=1), a_pod("q", gpus=1))
     assert places(decision).keys() == {"p"}
-    assert "quota exceeded for tenant team" in why(decision, "q")
+    assert "node team of the quota tree may hold 1 GPUs and holds 1" in why(decision, "q")
+
+
+def test_queues_are_a_tree_with_quotas_for_models() -> None:
+    cluster = [
+        a_node("n", gpus=4),
+        a_node_status("n", [a_gpu(n) for n in range(4)]),
+        a_queue("org", quotas=[{"model": "H100", "guaranteed": 3}, {"guaranteed": 4}]),
+        a_queue(
+            "a", parent="org", quotas=[{"model": "h100", "guaranteed": 1, "borrowingLimit": 1}]
+        ),
+        a_queue("b", parent="org", quotas=[{"guaranteed": 1, "lendingLimit": 0}]),
+        a_claim("a", queue="a"),
+        a_claim("b", queue="b"),
+    ]
+    decision = decided(*cluster, *(a_pod(f"a{n}", claim="a") for n in range(4)))
+    assert places(decision).keys() == {"a0", "a1"}, "one guaranteed and one borrowed"
+    assert "node a of the quota tree may hold 2" in why(decision, "a2")
+
+
+def test_a_lent_gpu_is_reclaimed_by_its_queue() -> None:
+    cluster = [
+        a_node("n", gpus=1),
+        a_queue("owner", quotas=[{"guaranteed": 1}]),
+        a_queue("guest"),
+        a_claim("owner", queue="owner"),
+        a_claim("guest", queue="guest"),
+    ]
+    guest = a_pod("guest", claim="guest", node="n", annotations={INDICES_ANNOTATION: "0"})
+    decision = decided(*cluster, guest, a_lease(guest, "n", 0), a_pod("owner", claim="owner"))
+    assert [one.pod.metadata.name for one in decision.evictions] == ["guest"]
+
+
+def test_queues_that_contradict_each_other_do_not_stop_the_others() -> None:
+    cluster = [
+        a_node("n"),
+        a_queue("small", quotas=[{"guaranteed": 1}]),
+        a_queue("large", parent="small", quotas=[{"guaranteed": 5}]),
+        a_queue("loop-1", parent="loop-2"),
+        a_queue("loop-2", parent="loop-1"),
+        a_queue("good", quotas=[{"guaranteed": 1}]),
+        *(a_claim(name, queue=name) for name in ("small", "large", "loop-1", "good")),
+        *(a_pod(name, claim=name) for name in ("small", "large", "loop-1", "good")),
+    ]
+    decision = decided(*cluster)
+    assert places(decision).keys() == {"good"}
+    assert "its children 5 GPUs together" in why(decision, "small")
+    assert "is below 'small'" in why(decision, "large")
+    assert "is below itself" in why(decision, "loop-1")
 
 
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ({"parent": "org"}, "has a parent"),
-        ({"quotas": [{"model": "H100", "guaranteed": 1}]}, "quota for one GPU model"),
-        ({"quotas": [{"guaranteed": 1, "borrowingLimit": 3}]}, "limits borrowing to 3"),
+        ({"parent": "org"}, "has parent 'org', which is not in the tree"),
         ({"budget": {"gpuHours": 5}}, "budget of GPU-hours"),
         ({"namespaces": ["other"]}, "is not open to namespace 'ml'"),
     ],

@@ -34,7 +34,7 @@ from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import NORMAL_PRIORITY, JobState, Pool
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading
-from gpu_scheduler.model.node import Device, Health, NodeState, device_problem, node_problem
+from gpu_scheduler.model.node import NodeState, device_problem, device_state, node_problem
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.wire.times import write_time
 
@@ -363,7 +363,7 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 uuid=device.uuid,
                 model=device.model,
                 memory_mb=device.memory_mb,
-                state=_device_state(device, use),
+                state=device_state(device, jobs=len(use.jobs), share_milli=use.share_milli),
                 allocated_share=in_units(use.share_milli, WHOLE_MILLI) or 0,
                 allocated_memory_mb=use.memory_mb,
                 jobs=use.jobs,
@@ -378,21 +378,6 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 form.utilisation_mean_percent = round(load.mean_percent, 1)
                 form.utilisation_peak_percent = load.most_percent
             yield form
-
-
-def _device_state(device: Device, use: DeviceAllocation) -> str:
-    if device.quarantined:
-        return "quarantined"
-    if device.health is not Health.HEALTHY:
-        return "unhealthy"
-    if device.paused:
-        return "paused"
-    if use.jobs:
-        is_whole = use.share_milli >= WHOLE_MILLI and len(use.jobs) == 1
-        return "used" if is_whole else "shared"
-    if device.foreign is not None:
-        return "leaking" if device.foreign.leaked else "foreign"
-    return "hot" if device.hot else "free"
 
 
 def _add_reading(

@@ -9,7 +9,14 @@ from statistics import fmean, median
 from typing import Any
 
 from gpu_scheduler.cli.accounting.report import add_period_options, period_query
-from gpu_scheduler.cli.connection import add_server_options, call, client_for, print_answer, warn
+from gpu_scheduler.cli.connection import (
+    add_kube_options,
+    add_server_options,
+    call,
+    client_for,
+    print_answer,
+    warn,
+)
 from gpu_scheduler.cli.jobs.columns import elapsed_s, seconds_at
 from gpu_scheduler.cli.jobs.list import pages
 from gpu_scheduler.cli.parser import Options
@@ -174,6 +181,7 @@ QUOTA_HEADINGS = ("NODE", "MODEL", "USED", "GUARANTEED", "MAX", "BORROWED", "LEN
 
 def register_quota(parser: ArgumentParser) -> None:
     """Add the options."""
+    add_kube_options(parser, namespaced=False)
     add_server_options(parser, table=True)
 
 
@@ -192,6 +200,8 @@ def run_quota(args: Namespace) -> int:
         answer,
         partial(print_table, QUOTA_HEADINGS, rows, right=QUOTA_HEADINGS[2:])
         if rows
+        else "no GpuQueues"
+        if args.kube
         else "no quota tree; the setting quota_tree declares one",
     )
 

@@ -6,7 +6,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, print_answer
+from gpu_scheduler.cli.connection import (
+    add_kube_options,
+    add_server_options,
+    client_for,
+    print_answer,
+)
 from gpu_scheduler.cli.text.tables import print_json, print_table, visible
 from gpu_scheduler.cli.text.values import size_text
 from gpu_scheduler.client.http1 import quoted
@@ -21,6 +26,7 @@ SPARE = ("POWER", "TEMP", "MODEL", "SHARE", "UTIL", "MEMORY")
 
 def register_gpus(parser: ArgumentParser) -> None:
     """Add the options of `tgpu gpus`."""
+    add_kube_options(parser, namespaced=False)
     add_server_options(parser, table=True)
 
 

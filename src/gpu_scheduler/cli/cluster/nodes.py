@@ -8,7 +8,14 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import Any
 
-from gpu_scheduler.cli.connection import add_server_options, call, client_for, print_answer, warn
+from gpu_scheduler.cli.connection import (
+    add_kube_options,
+    add_server_options,
+    call,
+    client_for,
+    print_answer,
+    warn,
+)
 from gpu_scheduler.cli.jobs.columns import local_time, minute_text, seconds_at
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import counted, print_json, print_table, visible
@@ -28,6 +35,8 @@ RIGHT = ("GPUS", "FREE", "JOBS", "CPUS", "MEMORY")
 NARROW = ("RACK", "LABELS")
 SPARE = ("CPUS", "MEMORY", "RACK", "LABELS", "JOBS", "SILENT")
 OWN_LABELS = "tgpu."
+OTHERS_LABELS = ("kubernetes.io", "k8s.io", "nvidia.com")
+"""Label prefixes of programs that describe every node of a Kubernetes cluster."""
 POLL_S = 1.0
 PATH = f"{API}/nodes"
 
@@ -46,6 +55,7 @@ def register_nodes(parser: ArgumentParser) -> None:
     add.flag("--requeue", "drain: requeue running jobs now")
     add.flag("--yes", "confirm-dead: do not ask for confirmation")
     add.flag("--wait", "drain: wait until no job runs there, and show the progress")
+    add_kube_options(parser, namespaced=False)
     add_server_options(parser, table=True)
 
 
@@ -160,7 +170,7 @@ def _labels(node: dict[str, Any]) -> str:
     return " ".join(
         visible(f"{name}={value}")
         for name, value in sorted(node["labels"].items())
-        if not name.startswith(OWN_LABELS)
+        if not name.startswith(OWN_LABELS) and not name.partition("/")[0].endswith(OTHERS_LABELS)
     )
 
 

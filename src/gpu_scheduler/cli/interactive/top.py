@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from gpu_scheduler.cli.connection import ME, add_server_options, client_for
+from gpu_scheduler.cli.connection import ME, add_kube_options, add_server_options, client_for
 from gpu_scheduler.cli.interactive.terminal import Ended, raise_ended, window_size
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import has_colour, in_local_time, is_terminal, print_json
@@ -313,6 +313,7 @@ def register(parser: ArgumentParser) -> None:
     add.choice("--sort", SORTS, "sort the jobs by this", default="queue")
     add.value("--filter", None, "WORDS", "only jobs with all these words", default="")
     add.value("-u --user", None, "NAME", "only jobs of this user", default="")
+    add_kube_options(parser)
     add_server_options(parser)
 
 

@@ -143,14 +143,16 @@ def _summary(overview: dict[str, Any], formatter: LineFormatter, problem: str) -
     )
     now = seconds_at(overview.get("now"))
     clock = "" if now is None else datetime.fromtimestamp(now).astimezone().strftime("%H:%M:%S")
-    up = f"up {duration_text(float(overview.get('uptime_seconds') or 0))}"
+    # A fleet has no server that has been up for some time.
+    seconds = overview.get("uptime_seconds")
+    up = "" if seconds is None else f"up {duration_text(float(seconds))}"
     trouble = f"  {lost} {'NODE' if lost == 1 else 'NODES'} OFFLINE" if lost else ""
     trouble += f"  {overview['problem']}" if overview.get("problem") else ""
     head = f"gpu-scheduler {overview.get('version', '')}  " if formatter.columns >= NARROW else ""
     if width(head + text + trouble) + width(clock) + 2 > formatter.columns:
         clock = ""
     room = formatter.columns - width(head + text + trouble) - width(clock) - 2
-    up = f"  {up}" if len(up) + 2 <= room else ""
+    up = f"  {up}" if up and len(up) + 2 <= room else ""
     gap = max(2, formatter.columns - width(head + text + trouble + up) - width(clock))
     return formatter.line((head, "bold"), text, (trouble, "red"), up, " " * gap, clock)
 

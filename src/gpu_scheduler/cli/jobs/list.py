@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import time
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, mine, warn
+from gpu_scheduler.cli.connection import (
+    add_kube_options,
+    add_server_options,
+    client_for,
+    mine,
+    warn,
+)
 from gpu_scheduler.cli.jobs.columns import (
     COLUMNS_HELP,
     HEADINGS,
@@ -54,15 +60,16 @@ _RUNNING = tuple(state for state in ACTIVE if state != "pending")
 def _add_filters(parser: ArgumentParser) -> Options:
     add = Options(parser)
     add.value("-u --user", None, "NAME", "jobs of this user; 'all' for all users")
-    add.flag("-A --everybody", "the same as --user all")
+    add.flag("-A --everybody", "the same as --user all; with --kube all namespaces")
     add.value("-T --tenant --tenant-id", None, "T", "jobs of this tenant")
     add.value("-J --name", None, "NAME", "jobs with this name")
     return add
 
 
 def _filter_query(args: Namespace) -> dict[str, object]:
+    is_of_all = args.everybody or args.user == "all" or getattr(args, "kube", False)
     return {
-        "user": None if args.everybody or args.user == "all" else args.user or mine(),
+        "user": None if is_of_all else args.user or mine(),
         "tenant_id": args.tenant,
         "name": args.name,
     }
@@ -77,11 +84,14 @@ def register_list(parser: ArgumentParser) -> None:
     most = f"show at most N, the newest of ended jobs; default {PAGE}, 0 shows all"
     add.value("-L --limit", whole, "N", most, default=PAGE)
     add.flag("-q --parsable", "print job ids alone")
+    add_kube_options(parser)
     add_server_options(parser, table=True)
 
 
 def run_list(args: Namespace) -> int:
     """List jobs, and say if there are more."""
+    if args.kube and args.user:
+        raise InvalidRequest("pods have no user; use --namespace NAME, or -A for all namespaces")
     with client_for(args) as client:
         jobs, total = found_jobs(client, args)
     if args.json:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from gpu_scheduler.cli.connection import add_server_options, client_for
+from gpu_scheduler.cli.connection import add_kube_options, add_server_options, client_for
 from gpu_scheduler.cli.jobs.columns import (
     elapsed_text,
     energy_text,
@@ -45,7 +45,7 @@ MOST_ATTEMPTS = 10
 
 
 def register_show(parser: ArgumentParser) -> None:
-    """Add the options of `tgpu show` and `tgpu explain`."""
+    """Add the options of `tgpu show`."""
     parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, last, @~1, all")
     add_server_options(parser)
 
@@ -221,13 +221,27 @@ def _times(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "ran for", elapsed_text(job, time.time()) if has_begun else ""
 
 
-register_explain = register_show
+def register_explain(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu explain`."""
+    words = "12, 1-3,7, 12_4, last, @~1, all; with --kube a pod or GpuClaim"
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help=words)
+    add_kube_options(parser)
+    add_server_options(parser)
+
+
+def _explanations(args: Namespace) -> list[dict[str, Any]]:
+    if args.kube:
+        from gpu_scheduler.cli.cluster.kubernetes import fleet_client
+
+        with fleet_client(args) as fleet:
+            return [fleet.explain(name) for name in fleet.job_references(args.jobs)]
+    with client_for(args) as client:
+        return [client.explain(str(one)) for one in references(client, args.jobs)]
 
 
 def run_explain(args: Namespace) -> int:
     """Explain for each job why it waits, or in which state it is."""
-    with client_for(args) as client:
-        answers = [client.explain(str(one)) for one in references(client, args.jobs)]
+    answers = _explanations(args)
     if args.json:
         print_json(answers[0] if len(answers) == 1 else answers)
         return 0

@@ -17,6 +17,7 @@ from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.forecast import Foresight, foresee
 from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.engine.quota.report import NodeShare, node_shares
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.kubernetes.names import (
     ATTEMPT_ANNOTATION,
@@ -167,6 +168,7 @@ class Decision:
     waiting: Mapping[Key, WaitingPod] = field(default_factory=dict)
     gangs: Mapping[str, GangState] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
+    quota_shares: tuple[NodeShare, ...] = ()
     next_begin_ms: int | None = None
     is_complete: bool = True
 
@@ -222,7 +224,7 @@ class Translation:
         """Let the engine decide, again as long as pods of its plan exclude each other."""
         excluded: dict[tuple[str, int], frozenset[str]] = {}
         for _ in range(MOST_ROUNDS):
-            state = ClusterState.from_snapshot(self.snapshot(excluded), self._policy)
+            state = self.state(excluded)
             plan = decide(state, self._policy, self._now_ms)
             assignments, conflicts = self.checked(plan)
             if not conflicts:
@@ -255,6 +257,13 @@ class Translation:
         return found
 
     # --- objects to state
+
+    def state(self, excluded: Mapping[tuple[str, int], frozenset[str]]) -> ClusterState:
+        """The engine's state of the cluster; `excluded` as in `snapshot`."""
+        state = ClusterState.from_snapshot(self.snapshot(excluded), self._policy)
+        if self.queues.tree:
+            state.set_quota_tree(self.queues.tree)
+        return state
 
     def snapshot(self, excluded: Mapping[tuple[str, int], frozenset[str]]) -> Snapshot:
         """The state of the cluster; `excluded` are nodes that a member of a job must not have."""
@@ -492,6 +501,7 @@ class Translation:
             waiting=self._waiting_pods(state, plan, assigned, with_forecast=with_forecast),
             gangs=self.workloads.gangs,
             reservations=plan.reservations,
+            quota_shares=tuple(node_shares(state)),
             next_begin_ms=self.workloads.next_begin_ms,
             is_complete=plan.complete,
         )

@@ -54,9 +54,11 @@ from gpu_scheduler.kubernetes.scheduler.report_writer import ReportWriter, Write
 from gpu_scheduler.kubernetes.scheduler.reporting import (
     ClaimWrite,
     ConditionWrite,
+    QueueWrite,
     claim_writes,
     condition_writes,
     event,
+    queue_writes,
 )
 from gpu_scheduler.kubernetes.scheduler.workloads import find_claims
 from gpu_scheduler.kubernetes.scheduler.writer import (
@@ -375,7 +377,16 @@ class Scheduler:
             self._told_at[uid] = at
             self._told_statuses[uid] = write.status
             self._reports.put_status(uid, self._claim_write(write))
-        known = {one.metadata.uid for one in (*objects.pods.values(), *objects.claims.values())}
+        for change in queue_writes(objects, translation, decision, now):
+            uid = change.queue.metadata.uid
+            if self._may_tell_claim(uid, at):
+                self._told_at[uid] = at
+                self._reports.put_status(uid, self._queue_write(change))
+        known = {
+            one.metadata.uid
+            for kind in (objects.pods, objects.claims, objects.queues)
+            for one in kind.values()
+        }
         self._told_at = {uid: told for uid, told in self._told_at.items() if uid in known}
         self._told_statuses = {
             uid: status for uid, status in self._told_statuses.items() if uid in known
@@ -401,6 +412,10 @@ class Scheduler:
         return lambda: self._client.patch(
             GPU_CLAIMS, name, changes, namespace, subresource="status"
         )
+
+    def _queue_write(self, write: QueueWrite) -> Write:
+        name, changes = write.queue.metadata.name, write.changes()
+        return lambda: self._client.patch(GPU_QUEUES, name, changes, subresource="status")
 
     def _tell_assigned(self, pod: Pod, node: str, indices: Iterable[int]) -> None:
         gpus = ",".join(str(index) for index in sorted(set(indices)))

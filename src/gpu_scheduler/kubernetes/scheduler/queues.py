@@ -1,8 +1,8 @@
-"""GpuQueues as tenants of the engine: the only place that knows how the two correspond.
+"""GpuQueues as tenants and the quota tree of the engine: the only place that knows how they
+correspond.
 
-The engine gives a tenant one quota of GPUs over all models, strict or elastic (guaranteed, with
-unlimited borrowing). What a GpuQueue says beyond that is refused with a sentence, never ignored:
-claims of such a queue wait.
+A queue that contradicts another one, and all below it, is refused with a sentence, never ignored:
+its claims wait. So is a budget of GPU-hours, because no object keeps what ended pods have used.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from gpu_scheduler.kubernetes.crds.queue import ANY_MODEL, GpuQueue
 from gpu_scheduler.kubernetes.scheduler.objects_view import Key
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.node import canonical_model_name
+from gpu_scheduler.model.quota_tree import InvalidNode, NodeQuota, QuotaNode, checked_tree
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import (
     WEIGHT_ONE_MILLI,
@@ -28,6 +30,7 @@ class Queues:
     """The queues of a cluster: tenants by name, and for a namespace the queue that it uses."""
 
     tenants: Mapping[str, Tenant]
+    tree: tuple[QuotaNode, ...]
     refusals: Mapping[str, str]
     """Queues that the engine cannot enforce as they are written, with the reason."""
     preemptible: Mapping[str, bool]
@@ -37,7 +40,7 @@ class Queues:
     @classmethod
     def of(cls, queues: Mapping[Key, GpuQueue]) -> "Queues":
         """Translate all queues."""
-        tenants: dict[str, Tenant] = {}
+        nodes: dict[str, QuotaNode] = {}
         refusals: dict[str, str] = {}
         preemptible: dict[str, bool] = {}
         of_namespace: dict[str, str] = {}
@@ -48,11 +51,14 @@ class Queues:
             for namespace in queue.spec.namespaces:
                 of_namespace.setdefault(namespace, name)
             try:
-                tenants[name] = _tenant(name, queue)
+                nodes[name] = _quota_node(name, queue)
             except InvalidRequest as error:
                 refusals[name] = str(error)
+        tree = _consistent(nodes, refusals)
+        tenants = {node.name: _tenant(node.name, queues["", node.name]) for node in tree}
         return cls(
             tenants=tenants,
+            tree=tree,
             refusals=refusals,
             preemptible=preemptible,
             _of_namespace=of_namespace,
@@ -74,43 +80,55 @@ class Queues:
         return name, ""
 
 
-def _tenant(name: str, queue: GpuQueue) -> Tenant:
+def _consistent(nodes: dict[str, QuotaNode], refusals: dict[str, str]) -> tuple[QuotaNode, ...]:
+    """The queues that make a tree together; what contradicts itself or others is refused."""
+    while True:
+        for name, node in list(nodes.items()):
+            if node.parent in refusals:
+                refusals[name] = (
+                    f"GpuQueue '{name}' is below '{node.parent}': " + (refusals[node.parent])
+                )
+                del nodes[name]
+        try:
+            return checked_tree(nodes.values())
+        except InvalidNode as error:
+            refusals[error.node] = f"GpuQueue '{error.node}' cannot be used: {error}"
+            del nodes[error.node]
+
+
+def _quota_node(name: str, queue: GpuQueue) -> QuotaNode:
     spec = queue.spec
-    if spec.parent:
-        raise InvalidRequest(f"GpuQueue '{name}' has a parent, which is not supported yet")
-    if any(quota.model != ANY_MODEL for quota in spec.quotas):
-        raise InvalidRequest(
-            f"GpuQueue '{name}' has a quota for one GPU model, which is not supported yet; "
-            "use model '*'"
-        )
     if spec.budget is not None:
         raise InvalidRequest(
             f"GpuQueue '{name}' has a budget of GPU-hours, which is not supported yet; leave it out"
         )
-    gpu_milli = None
-    is_elastic = False
-    for quota in spec.quotas:
-        gpu_milli = quota.guaranteed * WHOLE_MILLI
-        is_elastic = quota.borrowing_limit is None
-        if quota.borrowing_limit:
-            raise InvalidRequest(
-                f"GpuQueue '{name}' limits borrowing to {quota.borrowing_limit} GPUs, which is not "
-                "supported yet; leave it out, or set it to 0"
+    return QuotaNode(
+        name=name,
+        parent=spec.parent,
+        quotas=tuple(
+            NodeQuota(
+                model=ANY_MODEL if quota.model == ANY_MODEL else canonical_model_name(quota.model),
+                guaranteed_milli=quota.guaranteed * WHOLE_MILLI,
+                borrowing_limit_milli=_milli(quota.borrowing_limit),
+                lending_limit_milli=_milli(quota.lending_limit),
             )
-        if quota.lending_limit is not None:
-            raise InvalidRequest(
-                f"GpuQueue '{name}' limits lending, which is not supported yet; leave it out"
-            )
+            for quota in spec.quotas
+        ),
+        weight_milli=spec.weight * WEIGHT_ONE_MILLI,
+    )
+
+
+def _milli(gpus: int | None) -> int | None:
+    return None if gpus is None else gpus * WHOLE_MILLI
+
+
+def _tenant(name: str, queue: GpuQueue) -> Tenant:
+    spec = queue.spec
     return Tenant(
         id=name,
-        quota=Quota(
-            gpu_milli=gpu_milli,
-            concurrent_jobs=spec.max_running_claims,
-            pending_jobs=spec.max_pending_claims,
-        ),
+        quota=Quota(concurrent_jobs=spec.max_running_claims, pending_jobs=spec.max_pending_claims),
         tier=Tier(spec.tier.value),
         weight_milli=spec.weight * WEIGHT_ONE_MILLI,
-        elastic=is_elastic,
         allow_preemption=spec.preemptible is not False,
         can_preempt_others=spec.can_preempt_others is not False,
     )

@@ -4,6 +4,7 @@ Pure: what is known goes in, and writes that change something come out. A senten
 there is not written again; an expected start that moves by less than a minute stays.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gpu_scheduler.engine.quota.report import NodeShare
 from gpu_scheduler.kubernetes.crds.claim import (
     AllocatedDevice,
     ClaimMember,
@@ -20,6 +22,12 @@ from gpu_scheduler.kubernetes.crds.claim import (
     GpuClaimStatus,
 )
 from gpu_scheduler.kubernetes.crds.conditions import Condition, ConditionStatus
+from gpu_scheduler.kubernetes.crds.queue import (
+    ANY_MODEL,
+    GpuQueue,
+    GpuQueueStatus,
+    QueueUsage,
+)
 from gpu_scheduler.kubernetes.names import SCHEDULER_NAME
 from gpu_scheduler.kubernetes.objects import Pod
 from gpu_scheduler.kubernetes.scheduler.decision import Decision, Translation, WaitingPod
@@ -37,6 +45,7 @@ from gpu_scheduler.model.request import WHOLE_MILLI
 LONGEST_SENTENCE = 1024
 STEADY_SECONDS = 60
 SCHEDULED = "Scheduled"
+ACCEPTED = "Accepted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,10 +220,95 @@ def _conditions(
         last_transition_time=now.replace(microsecond=0),
         observed_generation=generation or None,
     )
+    return _with_condition(old, new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueWrite:
+    """The new status of a queue."""
+
+    queue: GpuQueue
+    status: GpuQueueStatus
+
+    def changes(self) -> dict[str, Any]:
+        """A merge patch; what is no longer true is deleted."""
+        new = msgspec.to_builtins(self.status)
+        gone = {name: None for name in msgspec.to_builtins(self.queue.status) if name not in new}
+        return {"status": {**gone, **new}}
+
+
+def queue_writes(
+    objects: Objects, translation: Translation, decision: Decision, now: datetime
+) -> Iterator[QueueWrite]:
+    """Queues whose status is not up to date."""
+    shares: dict[str, list[NodeShare]] = {}
+    for share in decision.quota_shares:
+        shares.setdefault(share.name, []).append(share)
+    running = Counter(work.job.tenant for work in translation.workloads.running)
+    waiting = Counter(work.job.tenant for work in translation.workloads.waiting)
+    fair = _fair_shares(objects.queues)
+    for (_, name), queue in sorted(objects.queues.items()):
+        found = {share.model: share for share in shares.get(name, ())}
+        total = found.get(ANY_MODEL)
+        status = GpuQueueStatus(
+            pending_claims=waiting[name],
+            running_claims=running[name],
+            guaranteed_gpus=0 if total is None else total.guaranteed_milli // WHOLE_MILLI,
+            allocated_gpus=0 if total is None else total.used_milli / WHOLE_MILLI,
+            borrowed_gpus=0 if total is None else total.borrowed_milli / WHOLE_MILLI,
+            fair_share_percent=fair[name],
+            usage=tuple(
+                QueueUsage(
+                    model=model,
+                    allocated=share.used_milli / WHOLE_MILLI,
+                    borrowed=share.borrowed_milli / WHOLE_MILLI,
+                    lent=share.lent_milli / WHOLE_MILLI,
+                )
+                for model, share in sorted(found.items())
+            ),
+            observed_generation=queue.metadata.generation or None,
+            conditions=_accepted(queue, translation.queues.refusals.get(name, ""), now),
+        )
+        if status != queue.status:
+            yield QueueWrite(queue=queue, status=status)
+
+
+def _fair_shares(queues: Mapping[Key, GpuQueue]) -> dict[str, float]:
+    """The percentage of all GPUs that the weights give to each queue, level by level."""
+    by_name = {name: queue for (_, name), queue in queues.items()}
+
+    def siblings(name: str) -> float:
+        parent = by_name[name].spec.parent
+        return sum(one.spec.weight for one in by_name.values() if one.spec.parent == parent)
+
+    def share(name: str, seen: frozenset[str]) -> float:
+        queue = by_name[name]
+        above = 100.0
+        if queue.spec.parent in by_name and queue.spec.parent not in seen:
+            above = share(queue.spec.parent, seen | {name})
+        return above * queue.spec.weight / siblings(name)
+
+    return {name: round(share(name, frozenset({name})), 1) for name in by_name}
+
+
+def _accepted(queue: GpuQueue, refusal: str, now: datetime) -> tuple[Condition, ...]:
+    new = Condition(
+        type=ACCEPTED,
+        status=ConditionStatus.FALSE if refusal else ConditionStatus.TRUE,
+        reason="Contradiction" if refusal else "Enforced",
+        message=sentence(refusal),
+        last_transition_time=now.replace(microsecond=0),
+        observed_generation=queue.metadata.generation or None,
+    )
+    return _with_condition(queue.status.conditions, new)
+
+
+def _with_condition(old: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
+    """The conditions with a new one, which keeps its time if its status stays."""
     for one in old:
-        if one.type == SCHEDULED and one.status == new.status:
+        if one.type == new.type and one.status == new.status:
             new = msgspec.structs.replace(new, last_transition_time=one.last_transition_time)
-    return (*(one for one in old if one.type != SCHEDULED), new)
+    return (*(one for one in old if one.type != new.type), new)
 
 
 def event(

@@ -139,7 +139,7 @@ def workloads(
     unevictable: Iterable[str] = (),
 ) -> Workloads:
     """All pods of the scheduler as jobs. Pods whose uid is `unevictable` are not preempted."""
-    claims = _ClaimFinder(objects)
+    claims = ClaimFinder(objects)
     refused: dict[Key, str] = {}
     groups: dict[str, _Group] = {}
     usage: list[GpuUse] = []
@@ -156,13 +156,13 @@ def workloads(
                 continue
         try:
             claim = claims.of(pod)
-            member = _member(pod, claim)
+            member = member_of(pod, claim)
         except InvalidRequest as error:
             if not is_placed and not has_ended(pod):
                 refused[key] = str(error)
                 continue
-            claim, member = None, _member_without_claim(pod)
-        group = groups.setdefault(_group_id(pod, claim), _Group(id=_group_id(pod, claim)))
+            claim, member = None, member_without_claim(pod)
+        group = groups.setdefault(group_id(pod, claim), _Group(id=group_id(pod, claim)))
         used = _gpu_use(member, queues)
         if used is not None:
             usage.append(used)
@@ -185,10 +185,11 @@ def _by_age(item: tuple[Key, Pod]) -> tuple[float, Key]:
 # --- from a pod to a request
 
 
-class _ClaimFinder:
+class ClaimFinder:
     """Finds the claim of a pod: by its annotation, or by the controller that a claim names."""
 
     def __init__(self, objects: Objects) -> None:
+        """Index the claims."""
         self._claims = objects.claims
         self._by_owner = {
             (namespace, claim.metadata.annotations[OWNER_ANNOTATION]): claim
@@ -197,6 +198,7 @@ class _ClaimFinder:
         }
 
     def of(self, pod: Pod) -> GpuClaim | None:
+        """The claim of a pod, if it has one; raises if it names one that does not exist."""
         namespace = pod.metadata.namespace
         name = pod.metadata.annotations.get(CLAIM_ANNOTATION, "")
         if name:
@@ -215,7 +217,7 @@ class _ClaimFinder:
 
 def find_claims(objects: Objects) -> dict[Key, list[Pod]]:
     """The pods of every claim, the oldest first."""
-    finder = _ClaimFinder(objects)
+    finder = ClaimFinder(objects)
     found: dict[Key, list[Pod]] = {}
     for _, pod in sorted(objects.pods.items(), key=_by_age):
         if pod.spec.scheduler_name == SCHEDULER_NAME:
@@ -249,16 +251,17 @@ def _controller(pod: Pod) -> str:
     return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
 
 
-def _group_id(pod: Pod, claim: GpuClaim | None) -> str:
+def group_id(pod: Pod, claim: GpuClaim | None) -> str:
     """The id of the job of a pod; the engine names it in reasons."""
     if claim is None or claim.spec.gang is None:
         return f"{pod.metadata.namespace}/{pod.metadata.name}"
     return f"{pod.metadata.namespace}/{claim.spec.gang.group or claim.metadata.name} (gang)"
 
 
-def _member(pod: Pod, claim: GpuClaim | None) -> Member:
+def member_of(pod: Pod, claim: GpuClaim | None) -> Member:
+    """What a pod asks for; raises if pod and claim contradict each other."""
     if claim is None:
-        return _member_without_claim(pod)
+        return member_without_claim(pod)
     requests = pod_requests(pod)
     plain_gpus = requests.get(GPU_RESOURCE, 0)
     cpu_milli, memory_mb = requests.get(CPU, 0), -(-requests.get(MEMORY, 0) // MIB)
@@ -315,7 +318,7 @@ def _with_selector(pod: Pod, claim: GpuClaim) -> Pod:
     )
 
 
-def _member_without_claim(pod: Pod) -> Member:
+def member_without_claim(pod: Pod) -> Member:
     """A pod by its own requests; if it is placed, its leases say which GPUs it has."""
     return Member(pod=pod, effective=pod, claim=None, request=_plain_request(pod))
 
@@ -413,7 +416,7 @@ class _JobMaker:
     def _add_running(self, group: _Group, number: int) -> None:
         members = tuple(group.placed)
         queue, _ = self._queue_of(group)
-        starts = [_started_ms(member.pod) for member in members]
+        starts = [started_ms(member.pod) for member in members]
         self._running.append(
             Workload(
                 job=self._job(group, number, queue, members, len(members)),
@@ -450,7 +453,7 @@ class _JobMaker:
             min_members=minimum,
             priority=priority,
             preemptible=preemptible and not any(self._is_protected(m.pod) for m in members),
-            max_runtime_ms=_limit_ms(members),
+            max_runtime_ms=limit_ms(members),
             same_rack=topology is not None
             and topology.same_rack
             and topology.mode is TopologyMode.REQUIRED,
@@ -502,7 +505,7 @@ def _gang_part(group: _Group) -> tuple[tuple[Member, ...], int, str]:
     return members, min(len(members), max(1, minimum - here)), ""
 
 
-def _limit_ms(members: tuple[Member, ...]) -> int:
+def limit_ms(members: tuple[Member, ...]) -> int:
     """The longest run time of the members; 0 if one has no limit."""
     limits = []
     for member in members:
@@ -521,7 +524,7 @@ def _limit_ms(members: tuple[Member, ...]) -> int:
 def _gpu_use(member: Member, queues: Queues) -> GpuUse | None:
     """The use of GPUs that counts for the fair share of a queue; None if a pod never had any."""
     pod = member.pod
-    start_ms = _started_ms(pod)
+    start_ms = started_ms(pod)
     if not member.request.gpu_milli or not start_ms:
         return None
     queue, _ = queues.choose(
@@ -534,7 +537,8 @@ def _gpu_use(member: Member, queues: Queues) -> GpuUse | None:
     return queue, pod.metadata.namespace, member.request.gpu_milli, start_ms, end_ms
 
 
-def _started_ms(pod: Pod) -> int:
+def started_ms(pod: Pod) -> int:
+    """When a pod was bound; 0 if it was not."""
     for one in pod.status.conditions:
         if one.type == "PodScheduled" and one.status == "True":
             return _ms(one.last_transition_time)
