@@ -17,6 +17,11 @@ export interface AdapterForm {
   active: boolean;
 }
 
+export interface AddedNodes {
+  count: number;
+  like: string;
+}
+
 export interface ArrayForm {
   tasks: string;
   count: number;
@@ -163,6 +168,18 @@ export interface DrainRequest {
   reason?: string;
   deadline_seconds?: number | null;
   requeue?: boolean;
+}
+
+export interface Effect {
+  compared: number;
+  earlier: number;
+  later: number;
+  started: number;
+  stranded: number;
+  gained_seconds: number;
+  lost_seconds: number;
+  moved: MovedStart[];
+  owners: OwnerEffect[];
 }
 
 export interface Endpoint {
@@ -575,6 +592,17 @@ export interface MemberRequest {
   min_bandwidth_gbps?: number;
 }
 
+export interface MovedStart {
+  job_id: string;
+  user: string;
+  tenant_id: string;
+  gpus: number;
+  before: string | null;
+  after: string | null;
+  seconds: number | null;
+  is_guess: boolean;
+}
+
 export interface Myself {
   user: string;
   uid: number | null;
@@ -704,6 +732,15 @@ export interface Overview {
   found: number | null;
 }
 
+export interface OwnerEffect {
+  user: string;
+  tenant_id: string;
+  earlier: number;
+  later: number;
+  gained_seconds: number;
+  lost_seconds: number;
+}
+
 export interface Place {
   node: string;
   gpus: HeldGpu[];
@@ -711,6 +748,55 @@ export interface Place {
   task: number | null;
   cpu_cores: number;
   memory_mb: number;
+}
+
+export interface PlanForm {
+  made_at: string | null;
+  begin: string | null;
+  end: string | null;
+  nodes: PlannedNode[];
+  next_node: string;
+  runs: PlannedRun[];
+  reservations: ReservationForm[];
+  waiting: number;
+  forecast: number;
+  whole: boolean;
+  cut: string[];
+}
+
+export interface PlannedGpu {
+  index: number;
+  model: string;
+}
+
+export interface PlannedNode {
+  id: string;
+  rack: string;
+  state: string;
+  takes_work: boolean;
+  gpus: PlannedGpu[];
+}
+
+export interface PlannedPlace {
+  node: string;
+  gpu_ids: number[];
+  shares: number[];
+}
+
+export interface PlannedRun {
+  kind: string;
+  job_id: string;
+  task: number | null;
+  name: string;
+  user: string;
+  tenant_id: string;
+  state: string;
+  start: string | null;
+  end: string | null;
+  latest_end: string | null;
+  end_unknown: boolean;
+  depends_on: string[];
+  places: PlannedPlace[];
 }
 
 export type Pool = "batch" | "online";
@@ -1029,6 +1115,26 @@ export interface SumsForm {
   cost: number;
 }
 
+export interface SupposedJob {
+  error: string;
+  code: string;
+  expected_start: string | null;
+  start_unknown: string;
+  depends_on: string[];
+  expected_end: string | null;
+  end_unknown: string;
+  latest_end: string | null;
+  gpus: number;
+  cost: number | null;
+  places: PlannedPlace[];
+  effect: Effect | null;
+}
+
+export interface SupposedQuota {
+  tenant_id: string;
+  max_gpus: number | null;
+}
+
 export interface SweepForm {
   name: string;
   user: string;
@@ -1274,6 +1380,25 @@ export interface Validated {
   status: string;
 }
 
+export interface WhatIfForm {
+  made_at: string | null;
+  waiting: number;
+  currency: string;
+  effect: Effect | null;
+  reserved: ReservedGpus[];
+  jobs: SupposedJob[];
+  cut: string[];
+}
+
+export interface WhatIfRequest {
+  jobs?: JobRequest[];
+  drain_nodes?: string[];
+  add_nodes?: AddedNodes | null;
+  reservation?: ReservationRequest | null;
+  quotas?: SupposedQuota[];
+  policy?: string;
+}
+
 export interface Responses {
   "GET /audit": AuditPage;
   "GET /cluster/status": ClusterStatus;
@@ -1319,6 +1444,7 @@ export interface Responses {
   "GET /notifications": TargetList;
   "POST /notifications/{target}/test": TargetTested;
   "GET /overview": Overview;
+  "GET /plan": PlanForm;
   "GET /quota": QuotaForm;
   "PUT /quota": QuotaForm;
   "GET /quota/tree": QuotaTreeForm;
@@ -1350,6 +1476,7 @@ export interface Responses {
   "POST /tokens": NewToken;
   "DELETE /tokens/{token_id}": Removed;
   "GET /usage": UsageList;
+  "POST /what-if": WhatIfForm;
 }
 
 export interface Bodies {
@@ -1373,4 +1500,5 @@ export interface Bodies {
   "PATCH /tenants/{tenant_id}": TenantPatch;
   "PUT /tenants/{tenant_id}": TenantPatch;
   "POST /tokens": TokenRequest;
+  "POST /what-if": WhatIfRequest;
 }

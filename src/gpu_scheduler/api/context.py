@@ -12,6 +12,7 @@ from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import Query, Request
 from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service
 from gpu_scheduler.api.nodes.streams import TerminalStreams
+from gpu_scheduler.api.planning.planner import Planner
 from gpu_scheduler.api.queue_order import SortedJobsCache
 from gpu_scheduler.control.access.permissions import not_a_member
 from gpu_scheduler.control.state import ControlState
@@ -23,6 +24,8 @@ from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import read_job_name
 
 MOST_READERS = 64
+MOST_WHAT_IFS = 2
+"""So many what-if questions of one user are answered at the same time."""
 ME = "@me"
 """Stands for the caller in the query parameter `user`."""
 
@@ -54,7 +57,9 @@ class Context:
         self.logs = logs
         self.terminals = terminals
         self.log_streams = ConcurrencyLimit(settings.bounds.logs_per_user, "logs")
+        self.what_ifs = ConcurrencyLimit(MOST_WHAT_IFS, "what-if questions")
         self.explainer = Explainer(service)
+        self.planner = Planner(service)
         self.sorted_jobs = SortedJobsCache(service)
         self.idempotency = IdempotencyStore(service)
         self.directory = Directory(

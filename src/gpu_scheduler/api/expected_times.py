@@ -346,7 +346,7 @@ def expected_times_of_new(explainer: Explainer, job: Job) -> ExpectedTimes:
     """Return when a job would start and end if it were submitted now."""
     state = explainer.service.core.state
     now_ms = explainer.service.now_ms()
-    obstacle = _obstacle(explainer, job)
+    obstacle = obstacle_of_new(explainer, job)
     if obstacle is not None:
         end = UNKNOWN
         if explainer.is_guess(job):
@@ -370,7 +370,7 @@ def expected_times_of_new(explainer: Explainer, job: Job) -> ExpectedTimes:
         state.cluster.dequeue(number)
 
 
-def _obstacle(explainer: Explainer, job: Job) -> ExpectedTime | None:
+def obstacle_of_new(explainer: Explainer, job: Job) -> ExpectedTime | None:
     """Return when a new job may queue that has a hold, a begin time or dependencies; else None."""
     if job.hold:
         return ExpectedTime(None, "", "it is held until it is released")

@@ -29,7 +29,7 @@ from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import NodeState
-from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.plan import Placement, Reservation
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.service import BEYOND_MS
 
@@ -45,18 +45,36 @@ SAMPLED = 32
 _NO_JOBS: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class ForecastRun:
+    """A job, or a task of an array, from its expected start to its expected end, with its place.
+
+    Without an `end_ms` it is expected to run for ever.
+    """
+
+    number: int
+    task: int | None
+    start_ms: int
+    end_ms: int | None
+    placements: tuple[Placement, ...]
+
+
 @dataclass(slots=True)
 class Foresight:
     """What a roll-out has found so far; an interrupted roll-out leaves at least that.
 
     `starts` are expected starts by job number (of an array: of its next task). `guesses` names the
     jobs of unknown run time on whose ends such a start hangs. `is_whole` says that the roll-out
-    came to its end: a job without a start then gets none from any expected end.
+    came to its end: a job without a start then gets none from any expected end. Where `runs` is a
+    list, the roll-out adds every expected run to it, and goes on until all tasks of arrays have
+    started. `reached_ms` is how far it came.
     """
 
     starts: dict[int, int] = field(default_factory=dict)
     guesses: dict[int, frozenset[int]] = field(default_factory=dict)
     is_whole: bool = False
+    runs: list[ForecastRun] | None = None
+    reached_ms: int = 0
 
 
 def forecast(
@@ -84,11 +102,15 @@ def foresee(
     run_ms_of: RunTime | None = None,
     is_guess: Guess | None = None,
     until: int | None = None,
+    is_late: Callable[[], bool] | None = None,
 ) -> None:
-    """Roll out, and note in `found` what is seen, as it is seen: `run_ms_of` may raise to stop."""
+    """Roll out, and note in `found` what is seen, as it is seen.
+
+    `run_ms_of` may raise to stop; `is_late` is asked before every pass over the queue.
+    """
     transaction = Transaction(state.index)
     try:
-        _RollOut(state, transaction, now_ms, run_ms_of, is_guess).run(found, until)
+        _RollOut(state, transaction, now_ms, run_ms_of, is_guess).run(found, until, is_late)
     finally:
         transaction.undo()
 
@@ -135,25 +157,42 @@ class _RollOut:
         self._ends = self._running_ends()
         self._order = len(state.ends)
 
-    def run(self, found: Foresight, until: int | None) -> None:
+    def run(
+        self, found: Foresight, until: int | None, is_late: Callable[[], bool] | None = None
+    ) -> None:
         """Decide, jump to the next end, decide again."""
         cycle, ends = self._cycle, self._ends
         waiting_jobs = len(self._state.queue.entries)
+        # Only a list of runs needs every task of an array.
+        arrays = [] if found.runs is None else self._waiting_arrays()
         turns = sorted({each.end_ms for each in self._state.advance_reservations.values()})
         at_ms = self._now_ms
         just_ended = _NO_JOBS
         for _ in range(MAX_PASSES):
+            if is_late is not None and is_late():
+                return
             before = len(cycle.decided.starts)
             cycle.run(at_ms)
-            new = len(cycle.decided.starts) - before
-            for started in cycle.started[len(cycle.started) - new :]:
+            found.reached_ms = at_ms
+            starts = cycle.decided.starts[before:]
+            for start, started in zip(
+                starts, cycle.started[len(cycle.started) - len(starts) :], strict=True
+            ):
                 number = started.job.number
                 guesses = self._guesses_before(at_ms, started.grants, just_ended)
                 if number not in found.starts:
                     found.guesses[number] = guesses
                     found.starts[number] = at_ms
-                self._add_end(started, at_ms, guesses)
-            if len(found.starts) == waiting_jobs or (until is not None and until in found.starts):
+                end_ms = self._add_end(started, at_ms, guesses)
+                if found.runs is not None:
+                    run = ForecastRun(number, start.task, at_ms, end_ms, start.placements)
+                    found.runs.append(run)
+            if until is not None and until in found.starts:
+                return
+            if len(found.starts) == waiting_jobs and not any(
+                cycle.tasks_left[number] for number in arrays
+            ):
+                found.is_whole = True
                 return
             turns = [end_ms for end_ms in turns if end_ms > at_ms]
             moments = [*turns[:1], *(end.end_ms for end in ends[:1])]
@@ -162,6 +201,11 @@ class _RollOut:
                 return
             at_ms = min(moments)
             just_ended = self._end_all(at_ms)
+
+    def _waiting_arrays(self) -> list[int]:
+        """The numbers of the arrays of which tasks wait."""
+        entries = self._state.queue.entries.items()
+        return [number for number, entry in entries if entry.waiting.tasks is not None]
 
     def _running_ends(self) -> list[_End]:
         """The expected ends of what runs now; what is not expected to end is left out."""
@@ -183,19 +227,21 @@ class _RollOut:
         heapify(ends)
         return ends
 
-    def _add_end(self, started: StartedJob, at_ms: int, guesses: frozenset[int]) -> None:
-        """Add the expected end of a job that the roll-out starts."""
+    def _add_end(self, started: StartedJob, at_ms: int, guesses: frozenset[int]) -> int | None:
+        """Add the expected end of a job that the roll-out starts, and return it."""
         waiting = self._state.queue.entries[started.job.number].waiting
         end_ms = started.end_ms
         if self._run_ms_of is not None:
             left_ms = self._run_ms_of(waiting.job, waiting.attained_ms) - waiting.attained_ms
             end_ms = at_ms + max(1, left_ms)
-        if end_ms - at_ms < BEYOND_MS:
-            own = self._guessed(waiting.job, waiting.attained_ms)
-            self._order += 1
-            guesses = _both(guesses, own)
-            end = _End(end_ms, self._order, started.grants, guesses, started=started)
-            heappush(self._ends, end)
+        if end_ms - at_ms >= BEYOND_MS:
+            return None
+        own = self._guessed(waiting.job, waiting.attained_ms)
+        self._order += 1
+        guesses = _both(guesses, own)
+        end = _End(end_ms, self._order, started.grants, guesses, started=started)
+        heappush(self._ends, end)
+        return end_ms
 
     def _end_all(self, at_ms: int) -> frozenset[int]:
         """Let end what is due; returns the jobs of unknown run time that this depends on."""

@@ -128,3 +128,31 @@ def test_forecast_lists_every_guessed_run_time_it_depends_on() -> None:
     found = Foresight()
     foresee(state, 0, found, is_guess=lambda job, _: job.number in {8, 2})
     assert found.guesses == {1: {8}, 2: {8}, 3: {8, 2}}
+
+
+def test_runs_of_a_forecast_have_places_and_every_task_of_an_array() -> None:
+    state = a_state(
+        nodes=[a_node(gpus=2)],
+        queue=[
+            an_array(tasks="0-2", number=1, estimate_ms=HOUR),
+            a_job(number=2, estimate_ms=HOUR),
+        ],
+    )
+    found = Foresight(runs=[])
+    foresee(state, 0, found)
+    assert found.runs is not None
+    runs = {(run.number, run.task): (run.start_ms, run.end_ms) for run in found.runs}
+    assert sorted(runs) == [(1, 0), (1, 1), (1, 2), (2, None)]
+    assert sorted(runs.values()) == [(0, HOUR)] * 2 + [(HOUR, 2 * HOUR)] * 2
+    assert all(run.placements[0].node_id == "n0" for run in found.runs)
+    assert found.is_whole
+
+
+def test_forecast_that_is_late_says_how_far_it_came() -> None:
+    queue = [a_job(number=number, gpus=1, estimate_ms=HOUR) for number in range(1, 4)]
+    state = a_state(nodes=[a_node(gpus=1)], queue=queue)
+    found = Foresight()
+    passes = iter((False, False, True))
+    foresee(state, 0, found, is_late=lambda: next(passes))
+    assert found.starts == {1: 0, 2: HOUR}
+    assert (found.reached_ms, found.is_whole) == (HOUR, False)

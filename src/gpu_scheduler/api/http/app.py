@@ -70,12 +70,14 @@ from gpu_scheduler.api.routes import (
     logs,
     nodes,
     notifications,
+    plan,
     reports,
     reservations,
     services,
     submit,
     tenants,
     terminals,
+    what_if,
 )
 from gpu_scheduler.api.routes.metrics import metrics_operation
 from gpu_scheduler.model.errors import (
@@ -92,6 +94,8 @@ _RESOURCES = (
     submit,
     jobs,
     explain,
+    plan,
+    what_if,
     logs,
     tenants,
     reservations,

@@ -494,7 +494,7 @@ def _page(
     page: list[AttemptRow],
     models: dict[tuple[str, int], str],
 ) -> Iterator[Run]:
-    jobs = _jobs(store, {row.job_id for row in page})
+    jobs = job_rows(store, {row.job_id for row in page})
     shown = [row for row in page if row.job_id in jobs and shows(jobs[row.job_id].job)]
     measures = store.measures_by_allocation([row.allocation_id for row in shown])
     tasks = _tasks(store, shown)
@@ -556,7 +556,7 @@ def _as_attempt(allocation: Allocation, now_ms: int) -> AttemptRow:
     )
 
 
-def _jobs(store: Store, job_ids: Iterable[str]) -> dict[str, JobRow]:
+def job_rows(store: Store, job_ids: Iterable[str]) -> dict[str, JobRow]:
     """Read the rows of these jobs, archived or not, in few queries."""
     numbers = IntervalSet.of(
         int(job_id.removeprefix(_JOB))

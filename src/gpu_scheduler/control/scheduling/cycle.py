@@ -195,42 +195,52 @@ def refresh_account_usage(state: ControlState, now_ms: int) -> None:
     if not (state.policy.order.is_fair or state.cluster.has_quotas):
         return
     cluster = state.cluster
-    shares, projected = state.decayed_usage, state.projected_usage
-
-    def usage_at(account: Account) -> int:
-        return shares.usage_at(account, now_ms) + projected.at(account, now_ms)
-
     # A node of the quota tree counts all tenants below it, whether they wait or not.
     in_tree = [name for name in cluster.quota_nodes if "/" not in name]
     tenants = dict.fromkeys((*state.lenders, *in_tree))
     users = {}
     for tenant, user, _ in cluster.queue.groups:
         tenants[tenant] = None
-        account = account_of(tenant, user)
-        used, turns_ms = spent(state, account, now_ms) if cluster.has_quotas else (0, 0)
-        users[tenant, user] = AccountUsage(
-            usage=usage_at(account), spent_gpu_milli_ms=used, turns_ms=turns_ms
-        )
+        users[tenant, user] = usage_of_user(state, tenant, user, now_ms)
     cluster.user_usage = users
     if not cluster.has_quotas:
         # Only quotas need spent budgets and lent capacity.
-        cluster.tenant_usage = {tenant: AccountUsage(usage=usage_at(tenant)) for tenant in tenants}
+        cluster.tenant_usage = {
+            tenant: AccountUsage(usage=_usage_at(state, tenant, now_ms)) for tenant in tenants
+        }
         return
-    cluster.tenant_usage = {}
-    for tenant in tenants:
-        used, turns_ms = spent(state, tenant, now_ms)
-        cluster.tenant_usage[tenant] = AccountUsage(
-            usage=usage_at(tenant),
-            recent_gpu_milli=shares.recent_at(tenant, now_ms),
-            spent_gpu_milli_ms=used,
-            turns_ms=turns_ms,
-        )
+    cluster.tenant_usage = {tenant: usage_of_tenant(state, tenant, now_ms) for tenant in tenants}
     cluster.node_usage = {
         node.name: node_spent(state, node, now_ms)
         for node in cluster.quota_nodes.values()
         if node.budget_gpu_milli_ms is not None
     }
     _set_budget_timer(state, now_ms)
+
+
+def usage_of_user(state: ControlState, tenant: str, user: str, now_ms: int) -> AccountUsage:
+    """The usage of a user in a tenant, as the engine compares it."""
+    account = account_of(tenant, user)
+    used, turns_ms = spent(state, account, now_ms) if state.cluster.has_quotas else (0, 0)
+    return AccountUsage(
+        usage=_usage_at(state, account, now_ms), spent_gpu_milli_ms=used, turns_ms=turns_ms
+    )
+
+
+def usage_of_tenant(state: ControlState, tenant: str, now_ms: int) -> AccountUsage:
+    """The usage of a tenant, as the engine compares it."""
+    used, turns_ms = spent(state, tenant, now_ms)
+    return AccountUsage(
+        usage=_usage_at(state, tenant, now_ms),
+        recent_gpu_milli=state.decayed_usage.recent_at(tenant, now_ms),
+        spent_gpu_milli_ms=used,
+        turns_ms=turns_ms,
+    )
+
+
+def _usage_at(state: ControlState, account: Account, now_ms: int) -> int:
+    usage = state.decayed_usage.usage_at(account, now_ms)
+    return usage + state.projected_usage.at(account, now_ms)
 
 
 def _set_budget_timer(state: ControlState, now_ms: int) -> None:

@@ -46,7 +46,7 @@ KEPT = 100
 
 def reserve(state: ControlState, message: Reserve, now_ms: int, outcome: Outcome) -> None:
     """Reserve devices, or raise and say what would fit."""
-    wish = _checked(state, message.wish, now_ms)
+    wish = checked_wish(state, message.wish, now_ms)
     number = state.next_reservation_number
     reservation = AdvanceReservation(
         id=f"res-{number}",
@@ -212,7 +212,7 @@ def _end(
     return past
 
 
-def _checked(state: ControlState, wish: ReservationSpec, now_ms: int) -> ReservationSpec:
+def checked_wish(state: ControlState, wish: ReservationSpec, now_ms: int) -> ReservationSpec:
     """Check a wish, whose times are calendar times; return it with scheduler times."""
     calendar_ms = state.calendar_ms(now_ms)
     if wish.tenant != DEFAULT_TENANT and wish.tenant not in state.cluster.tenants:

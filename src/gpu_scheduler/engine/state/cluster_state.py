@@ -229,12 +229,14 @@ class ClusterState:
         state.resume_after = snapshot.resume_after
         return state
 
-    def snapshot(self) -> Snapshot:
-        """The same cluster state as one frozen value."""
+    def snapshot(self, waiting: Iterable[Waiting] | None = None) -> Snapshot:
+        """The same cluster state as one frozen value; if asked, with only these waiting jobs."""
+        if waiting is None:
+            waiting = (entry.waiting for _, entry in sorted(self.queue.entries.items()))
         return Snapshot(
             nodes=tuple(resources.node for resources in self.index.by_ordinal()),
             tenants=tuple(tenant for _, tenant in sorted(self.tenants.items())),
-            waiting=tuple(entry.waiting for _, entry in sorted(self.queue.entries.items())),
+            waiting=tuple(waiting),
             running=tuple(self.running[key[3]].running for key in self.ends),
             reservations=tuple(reservation for _, reservation in sorted(self.reservations.items())),
             tenant_usage=tuple(sorted(self.tenant_usage.items())),

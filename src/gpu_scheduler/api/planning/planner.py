@@ -1,0 +1,131 @@
+"""Answers questions about the future in processes of their own, a bounded number at a time.
+
+The forecast of everything is kept for a while, so that many watchers cost as much as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_scheduler.api.http.errors import TooMany
+from gpu_scheduler.api.interfaces import Service
+from gpu_scheduler.api.planning.question import question_of
+from gpu_scheduler.api.planning.worker import read_answer, write_question
+from gpu_scheduler.engine.what_if import Answer, Question
+from gpu_scheduler.model.errors import ClusterError
+
+SECONDS = 4.0
+"""A roll-out ends after this time with what it has found."""
+MOST_SECONDS = 60.0
+"""A process that has not answered after this time is killed."""
+MOST_QUESTIONS = 8
+"""So many callers may wait for answers to what-if questions."""
+LEAST_PAUSE_S = 2.0
+PAUSE_FACTOR = 5
+"""The forecast of everything is made again after so many times the time that it took."""
+log = structlog.get_logger("planning")
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A question without a supposition, and its answer."""
+
+    question: Question
+    answer: Answer
+    waiting: int
+    fresh_until: float
+
+
+class Planner:
+    """Asks about the future of one service."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        seconds: float = SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start without a forecast."""
+        self._service = service
+        self._seconds = seconds
+        self._clock = clock
+        self._forecast: Forecast | None = None
+        self._forecasting = asyncio.Lock()
+        self._asking = asyncio.Semaphore(1)
+        self._questions = 0
+
+    async def forecast(self) -> Forecast:
+        """Return the forecast of everything; one that is a few seconds old will do."""
+        async with self._forecasting:
+            found = self._forecast
+            began = self._clock()
+            if found is None or began >= found.fresh_until:
+                state = self._service.core.state
+                waiting = len(state.cluster.queue)
+                question = question_of(state, self._service.now_ms())
+                answer = await run(question, self._seconds)
+                ended = self._clock()
+                fresh_until = ended + max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - began))
+                found = self._forecast = Forecast(question, answer, waiting, fresh_until)
+        return found
+
+    async def ask(self, question: Question) -> Answer:
+        """Answer a what-if question; one at a time."""
+        if self._questions >= MOST_QUESTIONS:
+            raise TooMany(f"{MOST_QUESTIONS} what-if questions wait already; try again in a moment")
+        self._questions += 1
+        try:
+            async with self._asking:
+                return await run(question, self._seconds)
+        finally:
+            self._questions -= 1
+
+
+async def run(question: Question, seconds: float) -> Answer:
+    """Answer a question in a process of its own; raises `ClusterError` if that fails."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gpu_scheduler.api.planning.worker", str(seconds)),
+        stdin=PIPE,
+        stdout=PIPE,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(MOST_SECONDS):
+            data = await _exchange(process, question)
+            code = await process.wait()
+        if code:
+            log.error("a forecast failed", exit_code=code)
+            raise ClusterError("the forecast failed; the standard error of the server says why")
+        return await asyncio.to_thread(read_answer, data)
+    except TimeoutError:
+        raise ClusterError(
+            f"the forecast took more than {MOST_SECONDS:g} s, so it was stopped; the machine is "
+            "busy. Try again later"
+        ) from None
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _exchange(process: asyncio.subprocess.Process, question: Question) -> bytes:
+    """Write the question piece by piece, and read the answer."""
+    if process.stdin is None or process.stdout is None:
+        raise ClusterError("the forecast process has no pipes")
+    with suppress(BrokenPipeError, ConnectionResetError):
+        for piece in write_question(question):
+            process.stdin.write(piece)
+            await process.stdin.drain()
+            await asyncio.sleep(0)
+        process.stdin.close()
+    return await process.stdout.read()

@@ -1,0 +1,69 @@
+"""The process that answers one question: `python -m gpu_scheduler.api.planning.worker SECONDS`.
+
+Standard input has the question, written by `write_question`; standard output gets the answer. The
+process has a low priority and a limit on its CPU time, and does nothing else: it opens no file and
+no connection, so it can be killed at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import BinaryIO
+
+from gpu_scheduler.engine.what_if import Answer, Question, answer
+from gpu_scheduler.model.cluster_snapshot import Waiting
+
+PIECE = 250
+"""So many waiting jobs are written at once: pickling holds the interpreter's lock."""
+LOW_PRIORITY = 10
+SPARE_CPU_S = 20
+
+
+def write_question(question: Question) -> Iterator[bytes]:
+    """Yield a question in pieces, each of which takes a few milliseconds to make."""
+    waiting = question.snapshot.waiting
+    yield _dump(replace(question, snapshot=replace(question.snapshot, waiting=())))
+    for start in range(0, len(waiting), PIECE):
+        yield _dump(waiting[start : start + PIECE])
+    yield _dump(())
+
+
+def read_question(stream: BinaryIO) -> Question:
+    """Read what `write_question` wrote."""
+    question: Question = pickle.load(stream)  # noqa: S301 - from the server that started us
+    waiting: list[Waiting] = []
+    while piece := pickle.load(stream):  # noqa: S301
+        waiting += piece
+    return replace(question, snapshot=replace(question.snapshot, waiting=tuple(waiting)))
+
+
+def read_answer(data: bytes) -> Answer:
+    """Read what the process wrote."""
+    found: Answer = pickle.loads(data)  # noqa: S301 - from the process that we started
+    return found
+
+
+def _dump(value: object) -> bytes:
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def main() -> None:
+    """Answer the question on standard input within so many seconds."""
+    seconds = float(sys.argv[1])
+    os.nice(LOW_PRIORITY)
+    most_s = round(seconds) + SPARE_CPU_S
+    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+    question = read_question(sys.stdin.buffer)
+    began = time.monotonic()
+    found = answer(question, lambda part: time.monotonic() - began > part * seconds)
+    sys.stdout.buffer.write(_dump(found))
+
+
+if __name__ == "__main__":
+    main()

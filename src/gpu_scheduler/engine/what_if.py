@@ -1,0 +1,249 @@
+"""What if: expected starts on a copy of the cluster state, as it is and after a supposed change.
+
+A `Question` comes in: a snapshot, what is not part of it, and what to suppose. An `Answer` goes
+out: one roll-out of the state as it is, and one for each supposition. Both are plain values, so
+that another process can compute them. The engine decides as it does for real; like every forecast,
+an answer counts on no eviction and on no later submission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from gpu_scheduler.engine.decide import Cycle
+from gpu_scheduler.engine.forecast import Foresight, foresee
+from gpu_scheduler.engine.policy import Policy, Preemption, preset
+from gpu_scheduler.engine.reservation.reserved_devices import choose_devices
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.transaction import Transaction
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, Snapshot, Waiting
+from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
+from gpu_scheduler.model.node import Device, Node, NodeClosure
+from gpu_scheduler.model.plan import AdvanceReservation, ReservationSpec
+from gpu_scheduler.model.quota_tree import QuotaNode
+
+SUPPOSED = "res-supposed"
+"""The id of a supposed advance reservation."""
+_FORECAST_WITHOUT_EVICTIONS = (Preemption.NONE, Preemption.CLASS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is supposed of the cluster, all at once.
+
+    Nodes drain without a deadline: their jobs run to their end. `added_nodes` nodes like the node
+    `added_like` join. `gpu_quotas` are the new GPU quotas of tenants (None: no limit). `policy` is
+    the name of a preset; what the settings choose beside the preset stays.
+    """
+
+    drained_nodes: tuple[str, ...] = ()
+    added_nodes: int = 0
+    added_like: str = ""
+    reservation: ReservationSpec | None = None
+    gpu_quotas: tuple[tuple[str, int | None], ...] = ()
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The state to roll forward, and what to suppose.
+
+    `guesses` are the numbers of the jobs whose run time is unknown. Each of the `jobs` is supposed
+    to be submitted alone, and the `changes` without any of them.
+    """
+
+    snapshot: Snapshot
+    policy: Policy
+    now_ms: int
+    quota_nodes: tuple[QuotaNode, ...] = ()
+    node_usage: tuple[tuple[str, AccountUsage], ...] = ()
+    guesses: frozenset[int] = frozenset()
+    jobs: tuple[Waiting, ...] = ()
+    changes: Changes | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """The roll-outs of the state as it is, with each supposed job, and with the changes.
+
+    `reserved` are the devices of a supposed reservation. `error` says why the changes are not
+    possible.
+    """
+
+    base: Foresight = field(default_factory=Foresight)
+    with_job: list[Foresight] = field(default_factory=list)
+    changed: Foresight | None = None
+    reserved: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    error: SchedulerError | None = None
+
+
+def answer(question: Question, is_late: Callable[[float], bool] = lambda _part: False) -> Answer:
+    """Answer a question. `is_late` tells whether this part (0 to 1) of the time has passed.
+
+    The roll-outs share the time: one that takes too long ends early and leaves time to the others.
+    """
+    found = Answer()
+    parts = 1 + len(question.jobs) + (question.changes is not None)
+    done = 0
+
+    def roll_out(state: ClusterState) -> Foresight:
+        nonlocal done
+        done += 1
+        part = done / parts
+        _reserve(state, question.now_ms)
+        foresight = Foresight(runs=[], reached_ms=question.now_ms)
+        foresee(
+            state,
+            question.now_ms,
+            foresight,
+            is_guess=lambda job, _ran_ms: job.number in question.guesses,
+            is_late=lambda: is_late(part),
+        )
+        return foresight
+
+    state = copy_of(question, question.policy)
+    found.base = roll_out(state)
+    reservations = state.reservations
+    for waiting in question.jobs:
+        state.enqueue(waiting)
+        found.with_job.append(roll_out(state))
+        state.dequeue(waiting.job.number)
+        state.reservations = reservations
+    if question.changes is not None:
+        try:
+            changed, found.reserved = _changed_state(question, question.changes)
+        except SchedulerError as error:
+            found.error = error
+        else:
+            found.changed = roll_out(changed)
+    return found
+
+
+def _reserve(state: ClusterState, now_ms: int) -> None:
+    """Make the reservations that the next cycle would make after the change.
+
+    A roll-out keeps the reservations with which it begins, and makes its own from pass to pass.
+    """
+    transaction = Transaction(state.index)
+    try:
+        cycle = Cycle(state, transaction, with_evictions=False)
+        cycle.run(now_ms)
+        plan = cycle.plan()
+    finally:
+        transaction.undo()
+    state.set_reservations(plan.reservations)
+
+
+def copy_of(question: Question, policy: Policy) -> ClusterState:
+    """Build a cluster state of its own."""
+    state = ClusterState.from_snapshot(question.snapshot, policy)
+    if question.quota_nodes != tuple(state.quota_nodes.values()):
+        state.set_quota_tree(question.quota_nodes)
+    state.node_usage.update(question.node_usage)
+    return state
+
+
+def _changed_state(
+    question: Question, changes: Changes
+) -> tuple[ClusterState, tuple[tuple[str, tuple[int, ...]], ...]]:
+    """The state with all changes, and the devices of the supposed reservation."""
+    policy = question.policy
+    if changes.policy:
+        policy = other_policy(policy, changes.policy)
+    state = copy_of(question, policy)
+    for tenant_id, gpu_milli in changes.gpu_quotas:
+        tenant = state.tenant(tenant_id)
+        state.set_tenant(replace(tenant, quota=replace(tenant.quota, gpu_milli=gpu_milli)))
+    if changes.added_nodes:
+        _add_nodes(state, changes.added_nodes, changes.added_like)
+    for node_id in changes.drained_nodes:
+        node = _node(state, node_id)
+        if node.closed is None:
+            closed = NodeClosure(since_ms=question.now_ms, reason="supposed", drains=True)
+            state.set_node(replace(node, closed=closed))
+    if changes.reservation is None:
+        return state, ()
+    wish = changes.reservation
+    devices = choose_devices(state, wish)
+    number = 1 + max((one.number for one in state.advance_reservations.values()), default=0)
+    state.advance_reservations[SUPPOSED] = AdvanceReservation(
+        id=SUPPOSED,
+        number=number,
+        tenant=wish.tenant,
+        user=wish.user,
+        start_ms=wish.start_ms,
+        end_ms=wish.end_ms,
+        devices=devices,
+        preempts=wish.preempts,
+    )
+    return state, devices
+
+
+def other_policy(current: Policy, name: str) -> Policy:
+    """Another preset, with what the settings choose beside the preset."""
+    chosen = preset(name)
+    if chosen.preemption not in _FORECAST_WITHOUT_EVICTIONS:
+        raise InvalidRequest(
+            f"policy '{name}' works by preempting running jobs, which a forecast does not count "
+            "on; compare it on a trace with 'tgpu simulate'"
+        )
+    return replace(
+        chosen,
+        default_limit_ms=current.default_limit_ms,
+        max_running=current.max_running,
+        interactive_gpu_milli=current.interactive_gpu_milli,
+        fills_gaps=current.fills_gaps,
+        user_quota=current.user_quota,
+        quota_tree=current.quota_tree,
+        budget_period=current.budget_period,
+    )
+
+
+def _add_nodes(state: ClusterState, count: int, like: str) -> None:
+    """Add empty nodes with the hardware and the labels of a node, all in good health."""
+    model = _node(state, like)
+    ordinal = 1 + max(resources.node.ordinal for resources in state.index.by_id.values())
+    added = 0
+    number = 0
+    while added < count:
+        number += 1
+        node_id = f"{like}+{number}"
+        if node_id not in state.index.by_id:
+            state.set_node(blank_copy(model, node_id, ordinal + added))
+            added += 1
+
+
+def blank_copy(node: Node, node_id: str, ordinal: int) -> Node:
+    """An empty node that takes work, with the hardware, rack and labels of another one."""
+    devices = tuple(
+        Device(
+            index=device.index,
+            model=device.model,
+            memory_mb=device.memory_mb,
+            mode=device.mode,
+            mig_slices=device.mig_slices,
+            island=device.island,
+            bandwidth_gbps=device.bandwidth_gbps,
+        )
+        for device in node.devices
+    )
+    return Node(
+        id=node_id,
+        ordinal=ordinal,
+        cpu_milli=node.cpu_milli,
+        memory_mb=node.memory_mb,
+        devices=devices,
+        labels=node.labels,
+        rack=node.rack,
+        numa_nodes=node.numa_nodes,
+        direct_storage=node.direct_storage,
+        adapters=node.adapters,
+    )
+
+
+def _node(state: ClusterState, node_id: str) -> Node:
+    resources = state.index.by_id.get(node_id)
+    if resources is None:
+        raise UnknownThing(f"node '{node_id}' is not known; 'tgpu nodes' lists all")
+    return resources.node
