@@ -8,6 +8,7 @@ from typing import Any
 from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS
 from gpu_scheduler.kubernetes.crds.node_status import GPU_NODE_STATUSES
 from gpu_scheduler.kubernetes.crds.queue import GPU_QUEUES
+from gpu_scheduler.kubernetes.crds.reservation import GPU_RESERVATIONS
 from gpu_scheduler.kubernetes.names import (
     CLAIM_ANNOTATION,
     GPU_RESOURCE,
@@ -41,6 +42,7 @@ FIELDS: dict[str, Any] = {
     "claims": GPU_CLAIMS,
     "node_statuses": GPU_NODE_STATUSES,
     "queues": GPU_QUEUES,
+    "reservations": GPU_RESERVATIONS,
     "leases": LEASES,
     "namespaces": NAMESPACES,
     "volume_claims": VOLUME_CLAIMS,
@@ -163,6 +165,16 @@ def a_claim(name: str, *, namespace: str = NAMESPACE, **spec: Any) -> Manifest:
 
 def a_queue(name: str, **spec: Any) -> Manifest:
     return {"kind": "GpuQueue", "metadata": meta(name), "spec": spec}
+
+
+def a_reservation(name: str, *, count: int = 1, **spec: Any) -> Manifest:
+    """GPUs for the queue `team` from one hour to two hours from now."""
+    times = {"startTime": "2026-05-04T13:00:00Z", "endTime": "2026-05-04T14:00:00Z"}
+    return {
+        "kind": "GpuReservation",
+        "metadata": meta(name, generation=1),
+        "spec": {"queue": "team", "count": count, **times, **spec},
+    }
 
 
 def a_gpu(index: int, node: str = "n", **more: Any) -> Manifest:

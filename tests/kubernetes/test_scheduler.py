@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -294,10 +295,61 @@ def test_kubectl_gpu_shows_the_fleet(cluster: Cluster) -> None:
 
     where = ("-n", cluster.namespace)
     node = f"{cluster.namespace}-a"
-    cluster.until(lambda: "largest node has 2" in gpu("list", *where))
+    cluster.until(lambda: "9 GPUs" in gpu("list", *where))
     rows = {line.split("\t")[0]: line for line in gpu("list", "--tabs", *where).splitlines()}
     assert f"{node}[0]" in rows[f"{cluster.namespace}/first"]
-    assert "largest node has 2" in gpu("explain", "large", *where)
+    assert "9 GPUs" in gpu("explain", "large", *where)
     assert f"{cluster.namespace}/first ({cluster.namespace})" in gpu("gpus")
     assert f"{node}\tonline\t2\t1" in gpu("nodes", "--tabs")
     assert f"{cluster.namespace}/first" in gpu("top", "--once", *where)
+
+
+def test_a_reservation_keeps_its_gpus_through_a_restart(cluster: Cluster) -> None:
+    cluster.add_node("a", 2)
+    node, queue = f"{cluster.namespace}-a", f"team-{cluster.namespace}"
+    now = datetime.now(UTC)
+    cluster.apply(
+        {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuQueue",
+            "metadata": {"name": queue},
+            "spec": {},
+        },
+        {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuReservation",
+            "metadata": {"name": queue},
+            "spec": {
+                "queue": queue,
+                "node": node,
+                "count": 1,
+                "startTime": (now - timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "endTime": (now + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            },
+        },
+    )
+
+    def status() -> dict[str, Any]:
+        return dict(cluster.get("gpureservation", queue).get("status", {}))
+
+    cluster.start()
+    cluster.until(lambda: status().get("phase") == "Active")
+    where = status()["where"]
+    assert where == f"{node}[0]"
+    cluster.stop()
+    cluster.start()
+    cluster.apply(
+        cluster.pod("p", gpus=1),
+        cluster.pod("q", gpus=1),
+        {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuClaim",
+            "metadata": {"name": "own"},
+            "spec": {"devices": {"count": 1}, "queue": queue},
+        },
+        cluster.pod("own", claim="own"),
+    )
+    cluster.until(lambda: "own" in cluster.bound() and len(cluster.bound()) == 2)
+    assert cluster.bound()["own"] == (node, "0"), "others may not use the reserved GPU"
+    assert status()["where"] == where
+    cluster.plane.kubectl("delete", "gpureservation,gpuqueue", queue)

@@ -42,6 +42,11 @@ from gpu_scheduler.kubernetes.scheduler.objects_view import (
     is_bound,
 )
 from gpu_scheduler.kubernetes.scheduler.queues import Queues
+from gpu_scheduler.kubernetes.scheduler.reservations import (
+    ReservationMemory,
+    Reserved,
+    reserve,
+)
 from gpu_scheduler.kubernetes.scheduler.workloads import (
     GangState,
     Member,
@@ -55,7 +60,14 @@ from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import NOT, RULES_LABEL
 from gpu_scheduler.model.node import Node as EngineNode
-from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement, Plan, Reservation
+from gpu_scheduler.model.plan import (
+    Allocation,
+    DeviceShare,
+    Placement,
+    Plan,
+    PreemptionReason,
+    Reservation,
+)
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.tenant import Tenant
@@ -86,6 +98,7 @@ class Memory:
 
     reservations: tuple[Reservation, ...] = ()
     unevictable: frozenset[str] = frozenset()
+    advance: ReservationMemory = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +181,7 @@ class Decision:
     waiting: Mapping[Key, WaitingPod] = field(default_factory=dict)
     gangs: Mapping[str, GangState] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
+    reserved: Reserved = Reserved()  # noqa: RUF009 - frozen
     quota_shares: tuple[NodeShare, ...] = ()
     next_begin_ms: int | None = None
     is_complete: bool = True
@@ -196,7 +210,9 @@ class Translation:
     def __init__(self, objects: Objects, policy: Policy, now_ms: int, memory: Memory) -> None:
         """Read the objects once; a decision may ask the engine several times."""
         self._objects = objects
-        self._policy = policy
+        # The kubelet ends a pod at its own limit only; without one it may run for ever.
+        self._policy = replace(policy, default_limit_ms=ENDLESS_MS)
+        self._assumed_ms = policy.default_limit_ms
         self._now_ms = now_ms
         self._memory = memory
         self.leases = DeviceLeases.of(objects.leases.values())
@@ -225,13 +241,25 @@ class Translation:
         excluded: dict[tuple[str, int], frozenset[str]] = {}
         for _ in range(MOST_ROUNDS):
             state = self.state(excluded)
+            reserved = reserve(
+                state,
+                self._objects.reservations,
+                self.queues,
+                self._memory.advance,
+                self._now_ms,
+            )
             plan = decide(state, self._policy, self._now_ms)
             assignments, conflicts = self.checked(plan)
             if not conflicts:
                 break
             for place, node in conflicts:
                 excluded[place] = excluded.get(place, frozenset()) | {node}
-        return self._decision(state, plan, assignments, with_forecast=with_forecast)
+        decision = self._decision(state, plan, assignments, with_forecast=with_forecast)
+        return replace(
+            decision,
+            reserved=reserved,
+            evictions=(*decision.evictions, *self._evictions_for(reserved)),
+        )
 
     # --- which nodes a pod may have
 
@@ -284,7 +312,7 @@ class Translation:
             waiting=tuple(
                 Waiting(
                     job=self._with_rules(work, excluded),
-                    expected_ms=work.job.max_runtime_ms or self._policy.default_limit_ms,
+                    expected_ms=work.job.max_runtime_ms or self._assumed_ms,
                     since_ms=work.job.submit_ms,
                 )
                 for work in self.workloads.waiting
@@ -348,7 +376,7 @@ class Translation:
                 node, shares = self._held_devices(member)
                 if node in rooms:
                     placements.append(rooms[node].take(place, member.request, shares))
-            limit_ms = work.job.max_runtime_ms or self._policy.default_limit_ms
+            limit_ms = work.job.max_runtime_ms or self._assumed_ms
             yield Running(
                 job=work.job,
                 allocation=Allocation(
@@ -360,7 +388,7 @@ class Translation:
                     start_ms=work.start_ms,
                 ),
                 expected_end_ms=max(work.start_ms + limit_ms, self._now_ms + 1),
-                limit_end_ms=work.start_ms + limit_ms if work.job.max_runtime_ms else 0,
+                limit_end_ms=work.start_ms + (work.job.max_runtime_ms or ENDLESS_MS),
                 stopping=work.is_stopping,
             )
         # Leases without a pod are released by the repair; until then their GPUs are taken.
@@ -519,6 +547,18 @@ class Translation:
                         pod=member.pod,
                         for_job_id=eviction.for_job_id,
                         reason=eviction.ground.value,
+                    )
+
+    def _evictions_for(self, reserved: Reserved) -> Iterator[PodEviction]:
+        """Pods on GPUs of a reservation that is about to begin, without a right to them."""
+        for allocation_id, name in reserved.in_the_way:
+            work = self._running.get(allocation_id)
+            for member in work.members if work is not None else ():
+                if is_bound(member.pod) and not is_being_deleted(member.pod):
+                    yield PodEviction(
+                        pod=member.pod,
+                        for_job_id=f"GpuReservation {name}",
+                        reason=PreemptionReason.RESERVATION.value,
                     )
 
     def _waiting_pods(

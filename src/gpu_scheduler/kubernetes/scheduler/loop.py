@@ -23,6 +23,7 @@ from gpu_scheduler.kubernetes.client.client import ApiClient, Selection
 from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS, GpuClaimStatus
 from gpu_scheduler.kubernetes.crds.node_status import GPU_NODE_STATUSES
 from gpu_scheduler.kubernetes.crds.queue import GPU_QUEUES
+from gpu_scheduler.kubernetes.crds.reservation import GPU_RESERVATIONS, GpuReservationStatus
 from gpu_scheduler.kubernetes.names import DEVICE_LEASE_LABEL
 from gpu_scheduler.kubernetes.objects import (
     CSI_DRIVERS,
@@ -55,10 +56,12 @@ from gpu_scheduler.kubernetes.scheduler.reporting import (
     ClaimWrite,
     ConditionWrite,
     QueueWrite,
+    ReservationWrite,
     claim_writes,
     condition_writes,
     event,
     queue_writes,
+    reservation_writes,
 )
 from gpu_scheduler.kubernetes.scheduler.workloads import find_claims
 from gpu_scheduler.kubernetes.scheduler.writer import (
@@ -76,6 +79,7 @@ RESOURCES: dict[str, Resource[Any]] = {
     "claims": GPU_CLAIMS,
     "node_statuses": GPU_NODE_STATUSES,
     "queues": GPU_QUEUES,
+    "reservations": GPU_RESERVATIONS,
     "leases": LEASES,
     "namespaces": NAMESPACES,
     "volume_claims": VOLUME_CLAIMS,
@@ -159,6 +163,7 @@ class Scheduler:
         self._incomplete_since_ms: dict[str, int] = {}
         self._told_at: dict[str, float] = {}
         self._told_statuses: dict[str, GpuClaimStatus] = {}
+        self._told_reservations: dict[str, GpuReservationStatus] = {}
         self._event_reasons: dict[str, str] = {}
         self._forecast_at = float("-inf")
         self._forecast: dict[Key, tuple[int | None, int | None]] = {}
@@ -239,7 +244,7 @@ class Scheduler:
         is_due = began - self._forecast_at >= self._settings.forecast_seconds
         decision = translation.decide(with_forecast=is_due)
         decision = self._with_forecast(decision, began, is_new=is_due)
-        self._memory = Memory(reservations=decision.reservations)
+        self._memory = Memory(reservations=decision.reservations, advance=decision.reserved.found)
         assigned = await self._assign(decision)
         await self._evict(decision, began)
         self._report(objects, translation, decision, assigned)
@@ -382,14 +387,24 @@ class Scheduler:
             if self._may_tell_claim(uid, at):
                 self._told_at[uid] = at
                 self._reports.put_status(uid, self._queue_write(change))
+        for kept in reservation_writes(objects, decision, now):
+            # At once: the next leader knows of the GPUs only by this status.
+            uid = kept.reservation.metadata.uid
+            if self._told_reservations.get(uid) != kept.status or self._may_tell_claim(uid, at):
+                self._told_reservations[uid] = kept.status
+                self._told_at[uid] = at
+                self._reports.put_status(uid, self._reservation_write(kept))
         known = {
             one.metadata.uid
-            for kind in (objects.pods, objects.claims, objects.queues)
+            for kind in (objects.pods, objects.claims, objects.queues, objects.reservations)
             for one in kind.values()
         }
         self._told_at = {uid: told for uid, told in self._told_at.items() if uid in known}
         self._told_statuses = {
             uid: status for uid, status in self._told_statuses.items() if uid in known
+        }
+        self._told_reservations = {
+            uid: status for uid, status in self._told_reservations.items() if uid in known
         }
         self._event_reasons = {
             uid: reason for uid, reason in self._event_reasons.items() if uid in known
@@ -416,6 +431,10 @@ class Scheduler:
     def _queue_write(self, write: QueueWrite) -> Write:
         name, changes = write.queue.metadata.name, write.changes()
         return lambda: self._client.patch(GPU_QUEUES, name, changes, subresource="status")
+
+    def _reservation_write(self, write: ReservationWrite) -> Write:
+        name, changes = write.reservation.metadata.name, write.changes()
+        return lambda: self._client.patch(GPU_RESERVATIONS, name, changes, subresource="status")
 
     def _tell_assigned(self, pod: Pod, node: str, indices: Iterable[int]) -> None:
         gpus = ",".join(str(index) for index in sorted(set(indices)))

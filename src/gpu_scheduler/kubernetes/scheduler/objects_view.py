@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from gpu_scheduler.kubernetes.crds.claim import GpuClaim
 from gpu_scheduler.kubernetes.crds.node_status import GpuNodeStatus
 from gpu_scheduler.kubernetes.crds.queue import GpuQueue
+from gpu_scheduler.kubernetes.crds.reservation import GpuReservation
 from gpu_scheduler.kubernetes.objects import (
     CsiDriver,
     CsiNode,
@@ -34,6 +35,7 @@ class Objects:
     claims: Mapping[Key, GpuClaim] = field(default_factory=dict)
     node_statuses: Mapping[Key, GpuNodeStatus] = field(default_factory=dict)
     queues: Mapping[Key, GpuQueue] = field(default_factory=dict)
+    reservations: Mapping[Key, GpuReservation] = field(default_factory=dict)
     leases: Mapping[Key, Lease] = field(default_factory=dict)
     """Only the leases of devices."""
     namespaces: Mapping[Key, Namespace] = field(default_factory=dict)

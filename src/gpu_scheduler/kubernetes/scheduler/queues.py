@@ -65,6 +65,10 @@ class Queues:
             _only_for=only_for,
         )
 
+    def namespaces(self, name: str) -> tuple[str, ...]:
+        """The only namespaces that may use a queue; none if all may."""
+        return self._only_for.get(name, ())
+
     def choose(self, namespace: str, wanted: str) -> tuple[str, str]:
         """The queue of a pod, and why it may not use that one (empty: it may)."""
         name = wanted or self._of_namespace.get(namespace, DEFAULT_QUEUE)

@@ -28,6 +28,11 @@ from gpu_scheduler.kubernetes.crds.queue import (
     GpuQueueStatus,
     QueueUsage,
 )
+from gpu_scheduler.kubernetes.crds.reservation import (
+    GpuReservation,
+    GpuReservationStatus,
+    ReservationPhase,
+)
 from gpu_scheduler.kubernetes.names import SCHEDULER_NAME
 from gpu_scheduler.kubernetes.objects import Pod
 from gpu_scheduler.kubernetes.scheduler.decision import Decision, Translation, WaitingPod
@@ -46,6 +51,7 @@ LONGEST_SENTENCE = 1024
 STEADY_SECONDS = 60
 SCHEDULED = "Scheduled"
 ACCEPTED = "Accepted"
+GUARANTEED = "Guaranteed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +277,47 @@ def queue_writes(
         )
         if status != queue.status:
             yield QueueWrite(queue=queue, status=status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationWrite:
+    """The new status of a reservation."""
+
+    reservation: GpuReservation
+    status: GpuReservationStatus
+
+    def changes(self) -> dict[str, Any]:
+        """A merge patch; what is no longer true is deleted."""
+        new = msgspec.to_builtins(self.status)
+        old = msgspec.to_builtins(self.reservation.status)
+        return {"status": {**{name: None for name in old if name not in new}, **new}}
+
+
+def reservation_writes(
+    objects: Objects, decision: Decision, now: datetime
+) -> Iterator[ReservationWrite]:
+    """Reservations whose status is not up to date."""
+    for (_, name), one in sorted(objects.reservations.items()):
+        status = decision.reserved.statuses.get(name)
+        if status is None:
+            continue
+        holds = status.phase in (ReservationPhase.PLANNED, ReservationPhase.ACTIVE)
+        is_guaranteed = holds and not status.missing
+        new = Condition(
+            type=GUARANTEED,
+            status=ConditionStatus.TRUE if is_guaranteed else ConditionStatus.FALSE,
+            reason="GPUsMissing" if holds and status.missing else str(status.phase),
+            message=sentence(status.reason),
+            last_transition_time=now.replace(microsecond=0),
+            observed_generation=one.metadata.generation or None,
+        )
+        status = msgspec.structs.replace(
+            status,
+            reason=sentence(status.reason),
+            conditions=_with_condition(one.status.conditions, new),
+        )
+        if status != one.status:
+            yield ReservationWrite(reservation=one, status=status)
 
 
 def _fair_shares(queues: Mapping[Key, GpuQueue]) -> dict[str, float]:
