@@ -46,6 +46,7 @@ test-all: lint pytest ## lint, then every test, also golden traces, fault inject
 
 soak: $(READY) parts ## without a time limit: faults, kills, a real fleet, attacks, fuzzing (docs/reference/soak.md)
 	$(BIN)/python -m tests.faults 0-$$(($${CHAOS_WORLDS:-20000} - 1)) --jobs 2
+	$(BIN)/python -m tests.kubernetes.faults 0-$$(($${KUBERNETES_WORLDS:-2000} - 1)) --jobs 2
 	CHAOS_KILLS=$${CHAOS_KILLS:-500} FLEET_AGENTS=$${FLEET_AGENTS:-20} FLEET_FAULTS=$${FLEET_FAULTS:-100} \
 		$(BIN)/python -m pytest -s tests/chaos
 	$(MAKE) attack

@@ -652,6 +652,35 @@ def test_an_evicted_pod_is_deleted(play: Play) -> None:
     play(scenario)
 
 
+def test_an_eviction_can_name_the_version_of_the_pod(play: Play) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client, namespace = cluster.client, cluster.namespace
+        old = await cluster.a_pod("a")
+        await cluster.bind(old)
+        ended = {"status": {"phase": "Succeeded"}}
+        new = await client.patch(PODS, "a", ended, namespace, subresource="status")
+        with pytest.raises(Conflict):
+            await client.evict("a", namespace, resource_version=old.metadata.resource_version)
+        assert (await cluster.pod("a")).metadata.deletion_timestamp is None
+        await client.evict("a", namespace, resource_version=new.metadata.resource_version)
+        with pytest.raises(NotFound):
+            await cluster.pod("a")
+
+    play(scenario)
+
+
+def test_an_eviction_that_names_the_version_ends_a_running_pod(play: Play) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client, namespace = cluster.client, cluster.namespace
+        await cluster.bind(await cluster.a_pod("a"))
+        running = {"status": {"phase": "Running"}}
+        pod = await client.patch(PODS, "a", running, namespace, subresource="status")
+        await client.evict("a", namespace, resource_version=pod.metadata.resource_version)
+        assert (await cluster.pod("a")).metadata.deletion_timestamp is not None
+
+    play(scenario)
+
+
 def test_a_disruption_budget_blocks_an_eviction(play: Play) -> None:
     async def scenario(cluster: Cluster) -> None:
         client, namespace = cluster.client, cluster.namespace

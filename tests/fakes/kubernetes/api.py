@@ -144,8 +144,9 @@ class Target:
 
 @dataclass(eq=False)
 class Watcher:
-    """A running watch."""
+    """A running watch of the resource under `path`."""
 
+    path: str
     wakes: asyncio.Event = field(default_factory=asyncio.Event)
     is_dropped: bool = False
     is_silent: bool = False
@@ -164,9 +165,10 @@ class FakeApi:
         self.history: list[Change] = []
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
-        self.watchers: set[Watcher] = set()
+        self.watchers: dict[Watcher, None] = {}
         self.sends_twice = False
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self.new_uid: Callable[[], str] = lambda: str(uuid.uuid4())
         self._managers = FieldManagers()
         self._pages: dict[str, tuple[int, list[dict[str, Any]]]] = {}
         for name in ("default", "kube-system"):
@@ -310,8 +312,8 @@ class FakeApi:
             next_bookmark = min(loop.time() + self.bookmark_seconds, deadline - 2)
         given = query.get("resourceVersion", "")
         place = len(self.history)
-        watcher = Watcher()
-        self.watchers.add(watcher)
+        watcher = Watcher(target.path)
+        self.watchers[watcher] = None
         try:
             if given in ("", "0"):
                 for item in [one for key, one in self.objects.items() if key[0] == target.path]:
@@ -338,7 +340,7 @@ class FakeApi:
                     watcher, deadline if watcher.is_silent else min(deadline, next_bookmark)
                 )
         finally:
-            self.watchers.discard(watcher)
+            self.watchers.pop(watcher, None)
 
     # --- writing
 
@@ -566,7 +568,8 @@ class FakeApi:
         new["status"]["conditions"] = [*others, why]
         if new != pod:
             self._store(target.path, new, pod)
-        self._delete(target, options)
+        # The condition has changed the version; nothing else can have, meanwhile.
+        self._delete(target, {**options, "preconditions": {}})
         return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
 
     def _check_budget(
@@ -604,7 +607,7 @@ class FakeApi:
         new["apiVersion"], new["kind"] = "/".join([*group, version]), kind.kind
         meta = new["metadata"]
         if old is None:
-            meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": self._timestamp()}
+            meta |= {"uid": self.new_uid(), "creationTimestamp": self._timestamp()}
         self.version += 1
         meta["resourceVersion"] = str(self.version)
         self.objects[path, meta.get("namespace", ""), meta["name"]] = new
@@ -632,7 +635,8 @@ class FakeApi:
     def _publish(self, change: Change) -> None:
         self.history.append(change)
         for watcher in self.watchers:
-            watcher.wakes.set()
+            if watcher.path == change.path:
+                watcher.wakes.set()
 
     def _timestamp(self) -> str:
         return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")

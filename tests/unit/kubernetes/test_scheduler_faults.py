@@ -455,6 +455,30 @@ def late_write(number: int) -> None:
     assert world.bound() == {"second"}
 
 
+def test_a_pod_that_has_ended_is_not_evicted_by_a_scheduler_that_is_behind() -> None:
+    """Evicting it would delete it, and with it what its controller and its gang know."""
+    world = World()
+
+    async def main() -> None:
+        for name in (NAMESPACE, LEASE_NAMESPACE):
+            await world.create({"kind": "Namespace", "metadata": {"name": name}})
+        await world.create(a_node("a", gpus=1))
+        await world.create(a_pod("low", gpus=1))
+        scheduler = world.scheduler("first", always_leads=True)
+        await world.until(lambda: world.bound() == {"low"})
+        world.loop.kill(scheduler.part)  # type: ignore[attr-defined]
+        seen = await world.client.get(PODS, "low", NAMESPACE)
+        phase = {"status": {"phase": "Succeeded"}}
+        await world.client.patch(PODS, "low", phase, NAMESPACE, subresource="status")
+        writer = Writer(
+            world.client, namespace=LEASE_NAMESPACE, identity="behind", is_leader=lambda: True
+        )
+        assert (await writer.evict([seen])).evicted == frozenset()
+        assert "low" in world.pods()
+
+    world.loop.run(main())
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_write_that_arrives_late_is_refused(number: int) -> None:
     late_write(number)

@@ -275,17 +275,24 @@ class ApiClient:
         await self._call("DELETE", resource.path(namespace, name), body=options)
 
     async def evict(
-        self, name: str, namespace: str, *, uid: str = "", grace_seconds: int | None = None
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace_seconds: int | None = None,
     ) -> None:
         """Evict a pod; raises `EvictionBlocked` while a disruption budget forbids it.
 
+        With `uid` or `resource_version` only this one is evicted (else `Conflict`).
         The client does not wait for the budget: the caller may prefer another victim.
         """
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": _delete_options(uid, "", grace_seconds, ""),
+            "deleteOptions": _delete_options(uid, resource_version, grace_seconds, ""),
         }
         await self._call("POST", PODS.path(namespace, name, "eviction"), body=body)
 

@@ -152,7 +152,12 @@ class Scheduler:
         self._reports = ReportWriter(is_leader)
         selections = {"leases": Selection(namespace=namespace, labels=f"{DEVICE_LEASE_LABEL}=true")}
         self._reflectors: dict[str, Reflector[Any]] = {
-            field: Reflector(client, resource, selections.get(field, Selection()))
+            field: Reflector(
+                client,
+                resource,
+                selections.get(field, Selection()),
+                random=Random(f"{identity} {field}"),
+            )
             for field, resource in RESOURCES.items()
         }
         self._changed = asyncio.Event()
@@ -305,10 +310,10 @@ class Scheduler:
         await asyncio.gather(*(self._writer.limit(one) for one in repairs.limits))
         for gang in repairs.half_gangs:
             log.warning("gang has too few pods; evicting it", gang=gang.gang, pods=len(gang.pods))
-            self.counters.evicted_pods += len(gang.pods)
-            await self._writer.evict(gang.pods)
+            evictions = await self._writer.evict(gang.pods)
+            self.counters.evicted_pods += len(evictions.evicted)
             why = "too few pods of its gang were on nodes for too long"
-            for pod in gang.pods:
+            for pod in (one for one in gang.pods if one.metadata.uid in evictions.evicted):
                 self._tell(pod, "GangIncomplete", why, is_warning=True)
 
     async def _assign(self, decision: Decision) -> list[AssignedPod]:
@@ -338,14 +343,13 @@ class Scheduler:
     async def _evict(self, decision: Decision, at: float) -> None:
         if not decision.evictions:
             return
-        blocked = await self._writer.evict(one.pod for one in decision.evictions)
-        protected = {pod.metadata.uid for pod in blocked}
-        for uid in protected:
+        done = await self._writer.evict(one.pod for one in decision.evictions)
+        for uid in done.blocked:
             self._protected_until[uid] = at + self._settings.protected_seconds
-        if protected:
+        if done.blocked:
             self._changed.set()
         for one in decision.evictions:
-            if one.pod.metadata.uid not in protected:
+            if one.pod.metadata.uid in done.evicted:
                 self.counters.evicted_pods += 1
                 why = f"evicted for {one.for_job_id} ({one.reason})"
                 self._tell(one.pod, "Preempted", why, is_warning=True)

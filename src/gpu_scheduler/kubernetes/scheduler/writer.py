@@ -16,6 +16,7 @@ at once cost time and never give a GPU twice.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 
@@ -73,6 +74,14 @@ class NotLeader(Exception):
 
 class LeaseTaken(Exception):
     """A GPU was given to another pod meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evictions:
+    """The uids of pods that were evicted, and of those that a disruption budget protects now."""
+
+    evicted: frozenset[str]
+    blocked: frozenset[str]
 
 
 class Writer:
@@ -271,21 +280,32 @@ class Writer:
             await self._client.patch(PODS, name, changes, namespace)
         return True
 
-    async def evict(self, pods: Iterable[Pod]) -> list[Pod]:
-        """Evict pods; returns those that a disruption budget protects now."""
+    async def evict(self, pods: Iterable[Pod]) -> Evictions:
+        """Evict pods, those that are still as the decision saw them."""
         wanted = list(pods)
         results = await self._all(self._evict(pod) for pod in wanted)
-        return [
-            pod
-            for pod, result in zip(wanted, results, strict=True)
-            if isinstance(result, EvictionBlocked)
-        ]
+        pairs = list(zip(wanted, results, strict=True))
+        return Evictions(
+            evicted=frozenset(pod.metadata.uid for pod, result in pairs if result is True),
+            blocked=frozenset(
+                pod.metadata.uid for pod, result in pairs if isinstance(result, EvictionBlocked)
+            ),
+        )
 
     async def _evict(self, pod: Pod) -> bool:
+        """Evict a pod at the version that was seen: one that has ended since keeps its result."""
         self._check_leader()
         namespace, name = pod.key
-        with suppress(NotFound, Conflict):
-            await self._client.evict(name, namespace, uid=pod.metadata.uid)
+        meta = pod.metadata
+        try:
+            await self._client.evict(
+                name, namespace, uid=meta.uid, resource_version=meta.resource_version
+            )
+        except NotFound:
+            return True
+        except Conflict:
+            log.info("pod has changed; not evicted", pod=name, namespace=namespace)
+            return False
         return True
 
     async def _fence(self, pod: Pod) -> bool:
