@@ -61,6 +61,20 @@ def test_explain_of_running_array_lists_its_task_states(server: RealServer) -> N
     server.tgpu("cancel", array)
 
 
+def test_preempted_job_says_for_whom_and_that_it_resumes(server: RealServer) -> None:
+    low = server.submit("--priority", "low", "--gpus", 8, "--", "sleep", 600)
+    soon(server, "show", low, key="started_at")
+    urgent = server.submit("--priority", "urgent", "--gpus", 8, "--", "sleep", 600)
+    soon(server, "show", urgent, key="started_at")
+    told = server.tgpu("explain", low).stdout
+    assert f"; attempt 1 was preempted for {urgent} at 20" in told
+    assert ", and the job resumes by itself\n" in told
+    assert "UTC" not in told
+    assert f"preempted for {urgent}" in server.tgpu("show", low).stdout
+    server.tgpu("cancel", urgent, low)
+    server.json("wait", urgent, low)
+
+
 def test_user_limits_are_shown_and_enforced(server: RealServer) -> None:
     assert "no limits" in server.tgpu("limits").stdout
     server.tgpu(

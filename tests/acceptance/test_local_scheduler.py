@@ -373,3 +373,14 @@ def test_job_view_is_read_only() -> None:
     job.update_status("failed")
     assert job.is_over
     assert job.to_dict()["script_path"] == "/script.py"
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a GPU driver")
+def test_documented_configuration_works_on_a_machine_without_gpus() -> None:
+    with LocalScheduler(SchedulerConfig(num_gpus=2, queue_size_limit=10)) as running:
+        job = running.submit(SHOW, gpu_count=2)
+        assert running.wait(job, 60).status is JobStatus.COMPLETED
+        assert running.read_log(job) == f"on 0,1 {job}\n"
+        assert [gpu["model"] for gpu in running.get_gpus()] == ["A100", "A100"]
+    with LocalScheduler(SchedulerConfig(simulate="1xH100-80GB")) as running:
+        assert [gpu["model"] for gpu in running.get_gpus()] == ["H100"]

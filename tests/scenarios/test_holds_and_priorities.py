@@ -1,9 +1,12 @@
 """Holds, begin times and priority changes of waiting jobs."""
 
+from dataclasses import replace
+
 import pytest
 
-from gpu_scheduler.control.messages import Hold, NodeFenced, Release, Reprioritise
+from gpu_scheduler.control.messages import Cancel, Hold, NodeFenced, Release, Reprioritise, Retry
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
+from gpu_scheduler.model.job import Job, JobState
 from tests.builders import HOUR, MINUTE, a_cluster, a_job, a_node, a_policy, after, an_array
 from tests.scenarios.lab import Lab
 
@@ -15,6 +18,16 @@ def test_held_job_waits_until_release() -> None:
     assert lab.row("j1").reason == "held; release it to let it start"
     lab.do(Release("j1"))
     assert lab.running() == ["j1"]
+
+
+@pytest.mark.parametrize("job", [a_job(number=1), an_array(number=1, tasks="0-3")])
+def test_job_cancelled_while_held_is_not_to_be_released(job: Job) -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(replace(job, hold=True))
+    lab.do(Cancel("j1"))
+    assert (lab.row("j1").state, lab.row("j1").reason) == (JobState.CANCELLED, "")
+    lab.do(Retry("j1", cancelled=True))
+    assert lab.row("j1").reason == "held; release it to let it start"
 
 
 def test_only_waiting_job_can_be_held() -> None:

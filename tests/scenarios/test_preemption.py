@@ -38,6 +38,9 @@ def test_preempted_job_keeps_age_and_attained_service() -> None:
     lab.ends("j2")
     assert lab.running() == ["j1"], "it is older than j3 of the same class"
     assert lab.allocation("j1").attempt == 2
+    assert lab.row("j1").signal is None, "that was the end of its first attempt"
+    assert lab.store.attempts("j1")[0].signal == 15
+    assert lab.store.attempts("j1")[0].detail == "preempted for job j2"
 
 
 @pytest.mark.parametrize(

@@ -1246,6 +1246,7 @@ export interface TenantForm {
   linux_groups: string[];
   users: string[];
   admins: string[];
+  warnings: string[];
 }
 
 export interface TenantList {

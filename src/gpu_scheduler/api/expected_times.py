@@ -18,7 +18,7 @@ from typing import NamedTuple
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.gang_commit import preparing
 from gpu_scheduler.control.job_record import JobRecord
-from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
+from gpu_scheduler.control.nodes.lost_nodes import on_lost_node, suspect_node_of
 from gpu_scheduler.control.scheduling.cycle import expected_end_ms
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.explain import explain
@@ -36,7 +36,7 @@ from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import Running, Waiting
 from gpu_scheduler.model.job import Dependency, Job, display_name
-from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import BEYOND_MS
@@ -132,6 +132,12 @@ class Explainer:
         state = self.service.core.state
         record = state.jobs.get(job_id)
         return None if record is None else on_lost_node(state, record, task)
+
+    def suspect_node(self, job_id: str, task: int | None = None) -> Node | None:
+        """Return the node of a job that sends no heartbeats but does not count as lost yet."""
+        state = self.service.core.state
+        record = state.jobs.get(job_id)
+        return None if record is None else suspect_node_of(state, record, task)
 
     def position(self, number: int) -> int | None:
         """Return the position of a queued job; 1 is the head of the queue."""

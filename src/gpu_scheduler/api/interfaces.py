@@ -22,6 +22,7 @@ from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.model.plan import Allocation, Plan
 from gpu_scheduler.notify.service import Notifications
+from gpu_scheduler.settings.groups.network import TenantEntry
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import AuditRow, EventRow, Write
 
@@ -152,7 +153,8 @@ class ApiSettings:
     `attach` returns the command to attach to a job, `runner` is the default runner of jobs.
     `vitals` returns the server's own health findings. Nodes connect without TLS if `plain_nodes`.
     Without `auth` every local caller is an admin. `warnings` are shown by /health. `leadership` is
-    set if there can be several servers.
+    set if there can be several servers. `file_tenants` are those of the settings file, which every
+    start sets again.
     """
 
     server_uid: int
@@ -171,3 +173,4 @@ class ApiSettings:
     plain_nodes: bool = False
     leadership: LeadershipStatus | None = None
     started: float = 0.0
+    file_tenants: tuple[TenantEntry, ...] = ()

@@ -56,6 +56,8 @@ class TaskRecord:
     first_start_ms: int | None = None
     allocation_id: str = ""
     stop_why: str = ""
+    stop_cause: str = ""
+    """Text: for which job or reservation, or why, the attempt is being stopped; not stored."""
     exit_code: int | None = None
     signal: int | None = None
 
@@ -137,6 +139,8 @@ class JobRecord:
         """Why it ended, or why it is not queued; a hold first, since only a user can end that."""
         if self.reason is not None:
             return self.reason
+        if self.has_ended:  # a job that was cancelled while it waited
+            return None
         if self.waiting_on:
             return self.waiting_on.get(HELD) or next(iter(self.waiting_on.values()))
         if self.tasks and not self.pending:

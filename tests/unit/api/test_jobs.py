@@ -7,7 +7,7 @@ import pytest
 
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.cli.jobs.columns import gpus_text
-from gpu_scheduler.control.messages import Started
+from gpu_scheduler.control.messages import NodeSilent, Started
 from gpu_scheduler.store.interface import Cutoffs
 from tests.unit.api.lab import ApiLab
 
@@ -459,3 +459,13 @@ def test_job_can_name_its_nodes() -> None:
         both = lab.post("/jobs", {"command": ["true"], "gpu_count": 8, "exclude_nodes": ["n0"]})
         told = lab.get(f"/jobs/{both.json['job_id']}/explain").json["reason"]
         assert "1 x excluded by name" in told
+
+
+def test_explain_says_that_node_of_running_job_is_silent(lab: ApiLab) -> None:
+    job_id = lab.submit(gpu_count=1)
+    lab.start(job_id)
+    assert "heartbeats" not in lab.get(f"/jobs/{job_id}/explain").json["reason"]
+    lab.tell(NodeSilent("n0"))
+    reason = lab.get(f"/jobs/{job_id}/explain").json["reason"]
+    assert reason.startswith("running since ")
+    assert "; node n0 sends no heartbeats since " in reason

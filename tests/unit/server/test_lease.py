@@ -122,6 +122,18 @@ def test_standbys_are_listed_until_they_leave(lease_db: LeaseDatabase) -> None:
     assert [one.name for one in b.heartbeat().standbys] == ["b"]
 
 
+def test_dead_former_leader_is_not_listed_as_standby(lease_db: LeaseDatabase) -> None:
+    a, b = lease_db.server("a"), lease_db.server("b")
+    a.acquire()
+    a.heartbeat()
+    with lease_db.connection() as connection:  # it was killed longer ago than its lease lasts
+        ago = f"clock_timestamp() - make_interval(secs => {1.5 * a.valid_s})"
+        connection.execute(f"UPDATE servers SET seen = {ago} WHERE name = 'a'")
+    lease_db.let_lease_expire()
+    assert b.acquire()
+    assert b.heartbeat().standbys == ()
+
+
 def test_all_servers_share_one_secret(lease_db: LeaseDatabase) -> None:
     first = lease_db.server("a").cluster_secret()
     assert len(first) == 32

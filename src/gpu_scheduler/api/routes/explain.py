@@ -74,6 +74,7 @@ async def explain_job(context: Context, request: Request) -> Response:
         code, text = describe_reason(reason)
         form.code = code or "pending"
         form.reason = text or row.reason or "waiting for its turn"
+        form.reason += _earlier_preemption(context, row, task)
         form.details = {} if reason is None else dict(reason.data)
         if reason is not None and reason.code is ReasonCode.RESOURCES:
             form.details["gpus"] = device_problems(context)
@@ -95,6 +96,12 @@ async def explain_job(context: Context, request: Request) -> Response:
         lost = explainer.lost_node(job.id, task)
         if lost is not None:  # matters more than since when it runs
             (form.code, form.reason), form.details = describe_reason(lost), dict(lost.data)
+        silent = explainer.suspect_node(job.id, task)
+        if silent is not None:
+            form.reason += (
+                f"; node {silent.id} sends no heartbeats since {format_utc(silent.silent_ms)}: "
+                "whether the job still runs is known once the node answers"
+            )
         form.expected_start = write_time(start_ms)
         running = context.state.cluster.running.get(f"{job.id}.{row.attempt}")
         if running is not None:
@@ -111,6 +118,20 @@ async def explain_job(context: Context, request: Request) -> Response:
         form.reason, form.code, form.details = state.value, state.value, {}
         form.start_unknown = form.end_unknown = ""
     return json_response(form)
+
+
+def _earlier_preemption(context: Context, row: JobRow, task: int | None) -> str:
+    """Say who preempted the last attempt of a waiting job, and that it goes on by itself."""
+    if not row.attempt or row.job.array is not None:
+        return ""
+    attempts = context.service.store.attempts(row.job.id, task)
+    if not attempts or attempts[-1].state is not JobState.PREEMPTED:
+        return ""
+    last = attempts[-1]
+    return (
+        f"; attempt {last.attempt} was {last.detail or 'preempted'} at {format_utc(last.end_ms)}, "
+        "and the job resumes by itself"
+    )
 
 
 def _note_stale(context: Context, row: JobRow) -> None:

@@ -76,6 +76,7 @@ class TenantForm(Struct):
     linux_groups: list[str] = []
     users: list[str] = []
     admins: list[str] = []
+    warnings: list[str] = []
 
 
 class TenantList(Struct):
@@ -181,7 +182,9 @@ async def update_tenant(context: Context, request: Request) -> Response:
         tenant = read_tenant(patch, _named(context, request))
         _check_name(context, tenant)
         await context.service.apply(SetTenant(tenant), request.caller)
-    return json_response(_form(context, tenant))
+    form = _form(context, tenant)
+    form.warnings = list(_undone_by_restart(context, tenant.id, patch))
+    return json_response(form)
 
 
 @router.operation("DELETE", "/tenants/{tenant_id}", response=Removed, errors=(403, 404, 409, 503))
@@ -193,7 +196,27 @@ async def delete_tenant(context: Context, request: Request) -> Response:
     if tenant.id == DEFAULT_TENANT:
         raise WrongState(f"tenant '{DEFAULT_TENANT}' always exists; it can be changed only")
     await context.service.apply(RemoveTenant(tenant.id), request.caller)
-    return json_response(Removed(id=tenant.id, message="Tenant deleted"))
+    message = "Tenant deleted"
+    for entry in context.settings.file_tenants:
+        if entry.id == tenant.id:
+            message += f"; {entry.origin} names it, so the next start creates it again"
+    return json_response(Removed(id=tenant.id, message=message))
+
+
+def _undone_by_restart(context: Context, tenant_id: str, patch: TenantPatch) -> Iterator[str]:
+    """Warn of changes that the settings file undoes at the next start."""
+    for entry in context.settings.file_tenants:
+        for name in TenantPatch.__struct_fields__ if entry.id == tenant_id else ():
+            given, in_file = getattr(patch, name), getattr(entry.patch, name)
+            if msgspec.UNSET not in (given, in_file) and given != in_file:
+                value = "no limit" if in_file is None else in_file
+                if isinstance(in_file, float):
+                    value = f"{in_file:g}"
+                yield (
+                    f"{name} of tenant {tenant_id} is set by {entry.origin}; the next start of "
+                    f"the server sets it to {value} again, so "
+                    "change it there as well"
+                )
 
 
 def _all(context: Context) -> list[Tenant]:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any
 
-from gpu_scheduler.cli.connection import add_server_options, call, client_for, print_answer
+from gpu_scheduler.cli.connection import add_server_options, call, client_for, print_answer, warn
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import print_pairs, print_table
 from gpu_scheduler.cli.text.values import number, size_mb, size_text, whole
@@ -100,7 +100,12 @@ def run(args: Namespace) -> int:
         tenant = call(args, "DELETE" if args.action == "delete" else "GET", path)
 
     def show() -> None:
+        for warning in tenant.pop("warnings", []):
+            warn(f"warning: {warning}")
         if args.action == "delete":
+            _, _, warning = str(tenant.get("message", "")).partition("; ")
+            if warning:
+                warn(f"warning: {warning}")
             print(f"tenant {args.tenant} deleted")
             return
         if args.action != "show":

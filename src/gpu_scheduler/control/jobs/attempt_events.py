@@ -245,7 +245,7 @@ def _attempt_row(
         state=new_state,
         exit_code=fact.exit_code,
         signal=fact.signal,
-        detail=fact.detail or ("" if why is None else str(why)),
+        detail=fact.detail or (str(why) if why is not None else end.task.stop_cause),
         gpu_models=tuple(sorted(held.items())),
     )
 

@@ -38,8 +38,10 @@ LEASE = "lease"
 """The node stopped the job itself, because its lease expired without contact to a server."""
 
 
-def stop(state: ControlState, allocation_id: str, why: str, outcome: Outcome) -> None:
-    """Order an attempt to stop, once.
+def stop(
+    state: ControlState, allocation_id: str, why: str, outcome: Outcome, *, cause: str = ""
+) -> None:
+    """Order an attempt to stop, once. The cause is shown with the attempt.
 
     The first reason is kept, except that a cancellation replaces a reason that allows a retry.
     """
@@ -51,11 +53,11 @@ def stop(state: ControlState, allocation_id: str, why: str, outcome: Outcome) ->
         running = state.cluster.running[allocation_id].running
         state.cluster.revise(replace(running, stopping=True))
         outcome.effects.append(StopOrder(allocation_id, why))
-        task.stop_why = why
+        task.stop_why, task.stop_cause = why, cause
         if record.job.service:
             state.services_to_reconcile[record.job.service] = None
     elif why == CANCELLED and (task.stop_why in {PREEMPTED, NOT_BEGUN} or record.job.service):
-        task.stop_why = CANCELLED
+        task.stop_why, task.stop_cause = CANCELLED, ""
     else:
         return
     # Stored, so that the reason survives a restart of the server.

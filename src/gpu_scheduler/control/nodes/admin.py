@@ -83,7 +83,8 @@ def on_timer(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -
     for allocation_id, entry in list(state.cluster.by_node.get(resources.ordinal, {}).items()):
         if entry.running.stopping:
             continue
-        stop(state, allocation_id, PREEMPTED, outcome)
+        cause = f"stopped at the end of the drain of {node_id}"
+        stop(state, allocation_id, PREEMPTED, outcome, cause=cause)
         job = entry.running.job
         data = (("ground", PreemptionReason.DRAIN.value), ("node", node_id))
         outcome.job_event(job, "evicting", now_ms, data=data)

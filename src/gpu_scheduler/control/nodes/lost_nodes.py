@@ -7,6 +7,7 @@ with a lease) the lease has expired, so that the node has stopped them itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import NodeGone, Outcome
@@ -28,7 +29,7 @@ from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.cluster_snapshot import Running
 from gpu_scheduler.model.errors import WrongState
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Placement
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
@@ -87,6 +88,26 @@ def on_lost_node(
     state: ControlState, record: JobRecord, number: int | None = None
 ) -> Reason | None:
     """The reason of a job, or of one task of an array, that is on a lost node; otherwise None."""
+    for node, placement in _nodes_of(state, record, number):
+        if node.state is NodeState.LOST:
+            has_lease = placement.lease_ms > 0
+            data = (("node", node.id), ("silent_ms", node.silent_ms), ("then", THEN[has_lease]))
+            return Reason(ReasonCode.ON_LOST_NODE, data)
+    return None
+
+
+def suspect_node_of(
+    state: ControlState, record: JobRecord, number: int | None = None
+) -> Node | None:
+    """The node of a job, or of one task, that is silent but does not count as lost yet."""
+    nodes = (node for node, _ in _nodes_of(state, record, number))
+    return next((node for node in nodes if node.state is NodeState.SUSPECT), None)
+
+
+def _nodes_of(
+    state: ControlState, record: JobRecord, number: int | None
+) -> Iterator[tuple[Node, Placement]]:
+    """The nodes on which a job, or one task of an array, runs."""
     tasks = [record.only_task, *record.tasks.values()]
     if number is not None:
         tasks = [record.tasks.get(number)]
@@ -94,12 +115,8 @@ def on_lost_node(
         entry = state.cluster.running.get(allocation_id)
         for placement in () if entry is None else entry.running.allocation.placements:
             resources = state.cluster.index.by_id.get(placement.node_id)
-            if resources is not None and resources.node.state is NodeState.LOST:
-                node = resources.node
-                has_lease = placement.lease_ms > 0
-                data = (("node", node.id), ("silent_ms", node.silent_ms), ("then", THEN[has_lease]))
-                return Reason(ReasonCode.ON_LOST_NODE, data)
-    return None
+            if resources is not None:
+                yield resources.node, placement
 
 
 def on_node_silent(state: ControlState, fact: NodeSilent, now_ms: int, outcome: Outcome) -> None:

@@ -40,7 +40,7 @@ from gpu_scheduler.engine.policy import MINUTE_MS, Preemption, Queueing
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.ledger.decayed_usage import Account, account_of
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, Running
-from gpu_scheduler.model.job import JobState
+from gpu_scheduler.model.job import JobState, display_name
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Allocation, Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.reasons import ReasonCode
@@ -276,7 +276,8 @@ def _commit_start(state: ControlState, start: Start, now_ms: int, outcome: Outco
     task.waited_ms += clock_ms - task.clock_ms
     task.clock_ms = clock_ms
     task.start_ms, task.saved_ms = now_ms, 0
-    task.stop_why = ""
+    task.stop_why = task.stop_cause = ""
+    task.exit_code = task.signal = None
     if task.first_start_ms is None:
         task.first_start_ms = now_ms
         estimate = state.estimates.pop(job.id, None)
@@ -348,7 +349,8 @@ def project_usage(state: ControlState, allocation: Allocation) -> None:
 def _commit_eviction(
     state: ControlState, eviction: Eviction, now_ms: int, outcome: Outcome
 ) -> None:
-    stop(state, eviction.allocation_id, PREEMPTED, outcome)
+    cause = f"preempted for {display_name(eviction.for_job_id)}" if eviction.for_job_id else ""
+    stop(state, eviction.allocation_id, PREEMPTED, outcome, cause=cause)
     data = (("for", eviction.for_job_id), ("ground", eviction.ground.value))
     outcome.job_event(state.job(eviction.job_id).job, "evicting", now_ms, data=data)
 

@@ -139,7 +139,8 @@ def on_timer(state: ControlState, reservation_id: str, now_ms: int, outcome: Out
         if running.stopping:
             continue
         allocation = running.allocation
-        stop(state, allocation.id, PREEMPTED, outcome)
+        cause = f"preempted for reservation {reservation.id}"
+        stop(state, allocation.id, PREEMPTED, outcome, cause=cause)
         data = (("for", reservation.id), ("ground", PreemptionReason.RESERVATION.value))
         outcome.job_event(running.job, "evicting", now_ms, task=allocation.task, data=data)
     if now_ms >= reservation.start_ms and reservation.id not in state.begun_advance_reservations:

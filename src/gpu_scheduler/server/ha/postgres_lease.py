@@ -79,7 +79,8 @@ class PostgresLease:
             standbys=tuple(
                 Standby(name=name, address=place, version=version, seen_s=seen_s)
                 for name, place, version, seen_s in servers
-                if name != holder or left_s <= 0
+                # A leader that died is silent for this long before another takes its lease.
+                if seen_s <= self.valid_s and (name != holder or left_s <= 0)
             ),
         )
 

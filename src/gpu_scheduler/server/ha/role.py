@@ -234,6 +234,7 @@ def _api_settings(
         bounds=bounds_of(settings),
         leadership=election,
         started=components.started,
+        file_tenants=tuple(settings.tenants),
     )
 
 

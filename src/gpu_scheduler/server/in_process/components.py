@@ -11,13 +11,16 @@ import os
 import pwd
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from gpu_scheduler import __version__
+from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.discovery import open_source
 from gpu_scheduler.agent.devices.source import DeviceSource
 from gpu_scheduler.agent.launcher_client import Launcher
@@ -55,7 +58,10 @@ from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import JobRequest
 
+log = structlog.get_logger("local")
 AGENT_WAIT_S = 30.0
+NVIDIA_DRIVER = Path("/proc/driver/nvidia")
+SIMULATED_MODEL = "A100-80GB"
 POLL_S = 0.02
 
 
@@ -107,7 +113,7 @@ class LocalEngine:
         self._launcher = await Launcher.connect(self._config.dir)
         config = self._config
         if self._source is None:
-            self._source = await asyncio.to_thread(open_source, discovery_options(config))
+            self._source = await asyncio.to_thread(_own_devices, config)
         source = self._source
         found = apply_config(await asyncio.to_thread(source.find), config)
         watcher = device_monitor_for(config, source, found)
@@ -264,6 +270,20 @@ async def _connect(agents: Agents) -> AsyncIterator[Stream]:
         yield stream
     finally:
         await stream.close()
+
+
+def _own_devices(config: AgentConfig) -> DeviceSource:
+    """The GPUs of this machine; where there is no driver, `num_gpus` simulated ones."""
+    source = open_source(discovery_options(config))
+    has_driver = NVIDIA_DRIVER.exists() or bool(source.find().devices)
+    if has_driver or not config.most_devices or config.detection_method != "auto":
+        return source
+    source.close()
+    simulated = f"{config.most_devices}x{SIMULATED_MODEL}"
+    log.warning("this machine has no GPU driver; simulating GPUs", gpus=simulated)
+    return open_source(
+        discovery_options(replace(config, detection_method="declared", simulate=simulated))
+    )
 
 
 def _current_user() -> Caller:

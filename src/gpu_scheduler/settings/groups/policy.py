@@ -53,7 +53,8 @@ class SchedulerSettings:
         "Use only this many GPUs of this machine, starting with the first; 0: all.",
         least=0,
         most=1024,
-        note="By default all GPUs of the machine are used.",
+        note="By default all GPUs of the machine are used. In a `LocalScheduler` on a machine "
+        "without a GPU driver, this many GPUs are simulated.",
     )
     max_workers: int = setting(
         8,
