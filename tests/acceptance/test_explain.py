@@ -73,7 +73,7 @@ def test_preempted_job_says_for_whom_and_that_it_resumes(server: RealServer) -> 
     assert "UTC" not in told
     assert f"preempted for {name}" in server.tgpu("show", low).stdout
     server.tgpu("cancel", urgent, low)
-    server.json("wait", urgent, low)
+    server.tgpu("wait", urgent, low, code=143)
 
 
 def test_user_limits_are_shown_and_enforced(server: RealServer) -> None:
