@@ -49,6 +49,8 @@ soak: $(READY) parts ## without a time limit: faults, kills, a real fleet, attac
 	$(BIN)/python -m tests.kubernetes.faults 0-$$(($${KUBERNETES_WORLDS:-2000} - 1)) --jobs 2
 	CHAOS_KILLS=$${CHAOS_KILLS:-500} FLEET_AGENTS=$${FLEET_AGENTS:-20} FLEET_FAULTS=$${FLEET_FAULTS:-100} \
 		$(BIN)/python -m pytest -s tests/chaos
+	TGPU_COMPARED_CLUSTERS=$${COMPARED_CLUSTERS:-100} \
+		$(BIN)/python -m pytest tests/kubernetes/test_filters_against_kube_scheduler.py
 	$(MAKE) attack
 	$(BIN)/python -m tests.fuzz --seconds $${FUZZ_SECONDS:-600}
 

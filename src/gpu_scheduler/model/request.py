@@ -36,6 +36,8 @@ class Request:
 
     `gpu_extra_milli` is the share of one further device (1.5 GPUs = 1 x 1000 + 500).
     A share of 0 takes only memory of a shared device. All GPUs of one request are of one model.
+    With `spread`, devices and nodes that are in use are avoided. An island with
+    `preferred_bandwidth_gbps` is taken if there is one.
     """
 
     gpu_count: int = 0
@@ -52,6 +54,8 @@ class Request:
     topology: Topology = Topology.PREFER_ISLAND
     contiguous: bool = False
     min_bandwidth_gbps: int = 0
+    preferred_bandwidth_gbps: int = 0
+    spread: bool = False
 
     def __post_init__(self) -> None:
         """Reject invalid amounts and combinations."""
@@ -62,6 +66,7 @@ class Request:
             "cpu_milli": self.cpu_milli,
             "memory_mb": self.memory_mb,
             "min_bandwidth_gbps": self.min_bandwidth_gbps,
+            "preferred_bandwidth_gbps": self.preferred_bandwidth_gbps,
         }
         for name, amount in amounts.items():
             if amount < 0:

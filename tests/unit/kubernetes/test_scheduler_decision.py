@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.engine.policy import preset
-from gpu_scheduler.kubernetes.names import (
-    INDICES_ANNOTATION,
-    OWNER_ANNOTATION,
-)
+from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION, OWNER_ANNOTATION, RACK_LABELS
 from gpu_scheduler.kubernetes.scheduler.decision import Decision, Memory, make_decision
 from tests.kubernetes_objects import (
     NAMESPACE,
@@ -109,6 +106,45 @@ def test_required_topology_stays_within_an_island_of_the_bandwidth() -> None:
     cluster = [a_node("n", gpus=4), a_node_status("n", gpus, links=links)]
     claim = a_claim("c", devices={"count": 2}, topology=wants)
     assert places(decided(*cluster, claim, a_pod("p", claim="c"))) == {"p": ("n", [2, 3])}
+
+
+def test_preferred_bandwidth_is_taken_where_it_is_and_else_done_without() -> None:
+    pairs = [{"a": 0, "b": 1, "bandwidthGBps": 600}]
+    fast = [a_gpu(n, "fast", island=0 if n < 2 else n) for n in range(8)]
+    cluster = [
+        a_node("a-slow", gpus=2),
+        a_node_status("a-slow", [a_gpu(n, "a-slow", island=n) for n in range(2)]),
+        a_node("fast", gpus=8),
+        a_node_status("fast", fast, links=pairs),
+        a_claim("c", devices={"count": 2}, topology={"mode": "Preferred", "minBandwidthGBps": 600}),
+    ]
+    decision = decided(*cluster, *(a_pod(f"p{n}", claim="c") for n in range(2)))
+    assert places(decision)["p0"] == ("fast", [0, 1]), "although the other node is a tighter fit"
+    assert places(decision)["p1"][0] == "a-slow"
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("pack", {("a", 0)}), ("spread", {("a", 0), ("b", 0)})]
+)
+def test_a_claim_chooses_whether_its_parts_are_spread(
+    policy: str, expected: set[tuple[str, int]]
+) -> None:
+    part = {"count": 1, "exclusivity": "Shared", "fraction": 0.25, "policy": policy}
+    cluster = [*(a_node(name, gpus=1) for name in "ab"), a_claim("c", devices=part)]
+    decision = decided(*cluster, *(a_pod(f"p{n}", claim="c") for n in range(2)))
+    assert {(node, index) for node, (index,) in places(decision).values()} == expected
+
+
+def test_a_gang_prefers_one_rack_and_takes_several_if_it_must() -> None:
+    racks = {"a": "1", "b": "2", "c": "2"}
+    nodes = [a_node(name, gpus=1, labels={RACK_LABELS[0]: rack}) for name, rack in racks.items()]
+    wish = {"mode": "Preferred", "sameRack": True}
+    claim = a_claim("c", gang={"minMembers": 2}, topology=wish)
+    gang = [a_pod(f"p{n}", claim="c") for n in range(2)]
+    assert {node for node, _ in places(decided(*nodes, claim, *gang)).values()} == {"b", "c"}
+    assert places(decided(*nodes[:2], claim, *gang)).keys() == {"p0", "p1"}
+    required = a_claim("c", gang={"minMembers": 2}, topology={**wish, "mode": "Required"})
+    assert places(decided(*nodes[:2], required, *gang)) == {}
 
 
 def test_unhealthy_hot_paused_and_foreign_gpus_get_nothing() -> None:

@@ -65,6 +65,12 @@ class Placer:
 
     def find(self, shape: RequestShape, within: int | None) -> Grant | None:
         """A place for one member."""
+        if shape.preferred is not None:
+            grant = self.find(self._index.shape(shape.preferred), within)
+            if grant is not None:
+                return grant
+        if shape.request.spread:
+            return self._find_freest(shape, within)
         if self._scorer is not None:
             return self._scorer.find(shape, within, self.started)
         return self._index.find(shape, within, spread=self._spread)

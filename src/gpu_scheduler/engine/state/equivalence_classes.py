@@ -8,7 +8,7 @@ every node class, what a search needs to know.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.engine.placement.gpu_choice import choose_gpus
 from gpu_scheduler.model.node import Device, DeviceMode, Node
@@ -169,7 +169,8 @@ class Fit:
 class RequestShape:
     """One distinct request, with the node classes that could run it when empty.
 
-    `nodes` are the nodes of these classes at a `version` of the index; None for all.
+    `nodes` are the nodes of these classes at a `version` of the index; None for all. `preferred` is
+    a stricter request that is tried first.
     """
 
     id: int
@@ -190,6 +191,7 @@ class RequestShape:
     whole_only: bool = False
     one_part: bool = False
     labelled: bool = False
+    preferred: Request | None = None
     _widths: list[tuple[int, NodeClass]] | None = None
 
     def __post_init__(self) -> None:
@@ -206,6 +208,13 @@ class RequestShape:
         self.one_part = self.count == 1 and self.share < WHOLE_MILLI and not self.extra
         self.least = self.count if self.share == WHOLE_MILLI and not request.mig_profile else 0
         self.labelled = bool(request.node_labels)
+        if request.preferred_bandwidth_gbps:
+            self.preferred = replace(
+                request,
+                preferred_bandwidth_gbps=0,
+                min_bandwidth_gbps=request.preferred_bandwidth_gbps,
+                topology=Topology.REQUIRE_ISLAND,
+            )
 
     @property
     def hardness(self) -> tuple[int, ...]:

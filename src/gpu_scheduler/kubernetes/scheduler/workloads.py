@@ -289,6 +289,7 @@ def _claim_request(claim: GpuClaim, cpu_milli: int, memory_mb: int) -> Request:
     if devices.exclusivity is Exclusivity.SHARED and not devices.mig_profile:
         share_milli = round((devices.fraction or 0) * WHOLE_MILLI)
     is_required = topology is not None and topology.mode is TopologyMode.REQUIRED
+    bandwidth = 0 if topology is None else topology.min_bandwidth_gbps
     return Request(
         gpu_count=devices.count,
         gpu_share_milli=share_milli,
@@ -299,7 +300,9 @@ def _claim_request(claim: GpuClaim, cpu_milli: int, memory_mb: int) -> Request:
         memory_mb=memory_mb,
         topology=Topology.REQUIRE_ISLAND if is_required else Topology.PREFER_ISLAND,
         contiguous=devices.policy is Policy.CONTIGUOUS,
-        min_bandwidth_gbps=topology.min_bandwidth_gbps if topology and is_required else 0,
+        min_bandwidth_gbps=bandwidth if is_required else 0,
+        preferred_bandwidth_gbps=0 if is_required else bandwidth,
+        spread=devices.policy is Policy.SPREAD,
     )
 
 
