@@ -414,6 +414,7 @@ export interface JobLine {
   expected_start: string | null;
   expected_end: string | null;
   position: number | null;
+  time_limit_minutes: number | null;
 }
 
 export interface JobPage {

@@ -155,6 +155,20 @@ COMMANDS: dict[str, Command] = {
     ),
 }
 
+GROUPS = {
+    "jobs": "submit run list show logs explain wait cancel hold release update retry history",
+    "interactive work": "shell jupyter code attach top dashboard",
+    "sweeps and code": "sweep snapshots estimate",
+    "GPUs and nodes": "gpus pause-gpu resume-gpu nodes node status",
+    "sharing": "tenants quota limits reserve usage report correct-usage",
+    "services": "service",
+    "administration": "up down server agent config db doctor health token whoami audit notify "
+    "metrics",
+    "more": "simulate demo completions",
+}
+"""The commands that the help shows, by group."""
+COMPATIBLE = ("add", "screens", "config-sample", "test")
+"""Commands under the names of earlier tools, which the help leaves out."""
 ALIASES = {"list-jobs": "list", "cancel-job": "cancel", "start": "up", "ls": "list"}
 """Other names of commands, which the help does not list."""
 
@@ -252,22 +266,59 @@ def _program_parser() -> "Parser":
     from gpu_scheduler.cli.parser import Parser
 
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    lines = []
+    for title, names in GROUPS.items():
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:<{width}}  {COMMANDS[name].help}" for name in names.split()]
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [--help] [--version] <command> ...",
         description="A GPU scheduler: share GPUs fairly, and see why a job waits.",
         epilog="\n".join(
-            ["commands:", *lines, "", f"'{PROGRAM} <command> --help' shows the options of one."]
+            [*lines[1:], "", f"'{PROGRAM} <command> --help' shows the options of one."]
         ),
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     return parser
 
 
+MEANT = {
+    **dict.fromkeys(("stop", "kill", "scancel", "delete", "rm", "remove", "abort"), "cancel"),
+    **dict.fromkeys(("ps", "queue", "squeue", "jobs", "gqueue", "qstat", "bjobs"), "list"),
+    **dict.fromkeys(("sbatch", "gbatch", "qsub", "bsub", "batch"), "submit"),
+    **dict.fromkeys(("tail", "log", "output", "cat"), "logs"),
+    **dict.fromkeys(("srun", "exec", "execute"), "run"),
+    **dict.fromkeys(("salloc", "ssh", "bash", "sh", "login", "interactive"), "shell"),
+    **dict.fromkeys(("info", "describe", "inspect", "get"), "show"),
+    **dict.fromkeys(("why", "reason"), "explain"),
+    **dict.fromkeys(("requeue", "rerun", "restart", "resubmit", "redo"), "retry"),
+    **dict.fromkeys(("sacct", "past", "finished"), "history"),
+    **dict.fromkeys(("sinfo", "hosts", "drain", "cordon", "uncordon"), "nodes"),
+    **dict.fromkeys(("gpu", "nvidia-smi", "smi", "gpustat", "ginfo"), "gpus"),
+    **dict.fromkeys(("watch", "htop", "nvtop", "monitor"), "top"),
+    **dict.fromkeys(("scontrol", "edit", "modify", "set", "change"), "update"),
+    **dict.fromkeys(("notebook", "lab"), "jupyter"),
+    **dict.fromkeys(("vscode", "ide"), "code"),
+    **dict.fromkeys(("reservation", "reservations", "book"), "reserve"),
+    **dict.fromkeys(("sreport", "bill", "invoice"), "report"),
+    **dict.fromkeys(("sshare", "fairshare"), "tenants"),
+    **dict.fromkeys(("unpause", "unpause-gpu"), "resume-gpu"),
+    **dict.fromkeys(("pause", "disable-gpu"), "pause-gpu"),
+    **dict.fromkeys(("shutdown", "halt"), "down"),
+    **dict.fromkeys(("init", "launch"), "up"),
+    **dict.fromkeys(("settings", "configure"), "config"),
+    **dict.fromkeys(("check", "diagnose", "selftest"), "doctor"),
+    **dict.fromkeys(("pause-job", "suspend"), "hold"),
+    **dict.fromkeys(("version", "--v"), "--version"),
+}
+"""Commands of other schedulers and tools, and the command of tgpu to suggest instead."""
+
+
 def _unknown(name: str) -> str:
     from difflib import get_close_matches
 
+    if name in MEANT:
+        return f"unknown command '{name}'; did you mean '{PROGRAM} {MEANT[name]}'?"
     near = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
     advice = f"did you mean '{near[0]}'?" if near else f"'{PROGRAM} --help' lists the commands"
     return f"unknown command '{name}'; {advice}"

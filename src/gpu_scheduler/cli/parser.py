@@ -32,6 +32,10 @@ OTHER_NAMES = {
     **dict.fromkeys(("--gpu-type", "--model"), "--gpu-model"),
     "--qos": "--priority",
     "--lines": "--tail",
+    **dict.fromkeys(("--why", "--comment", "--message"), "--reason"),
+    **dict.fromkeys(("--states", "--status"), "--state"),
+    **dict.fromkeys(("--format", "--fields", "--output-format"), "--columns"),
+    **dict.fromkeys(("--all-users", "--all"), "--everybody"),
 }
 """Options of other schedulers, and the option of tgpu to suggest instead."""
 

@@ -59,8 +59,8 @@ room, the last column is cut to the width, then names are cut so that they still
 least important columns are left out. In a pipe nothing is cut, unless the variable `COLUMNS` names
 a width, as `watch` does. `--tabs` separates complete cells by tabs, for programs; `--json` prints
 the server's answer. `--columns` chooses the columns of `list` and `history`.
-States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed at its time limit, CA
-cancelled, PR preempted.
+States: PD pending, H held, SC scheduled, R running, CD completed, F failed, TO failed at its time
+limit, CA cancelled, PR preempted.
 
 **JSON.** Nearly every command has `--json`. Errors are still one line on stderr, with the same exit
 code. `logs --json` prints an object for each line, such as `{"job_id": "job-12", "line": "epoch

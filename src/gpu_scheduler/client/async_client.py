@@ -80,6 +80,14 @@ class AsyncJobHandle:
         """Cancel the job, running or pending."""
         return await self._client.cancel(self.id)
 
+    async def explain(self) -> dict[str, Any]:
+        """Why the job waits and until when, or how it ended: `reason`, `expected_start`, ..."""
+        return await self._client.explain(self.id)
+
+    async def retry(self, *, cancelled: bool = False) -> dict[str, Any]:
+        """Put it back into the queue after it failed or was cancelled; see `Client.retry`."""
+        return await self._client.retry(self.id, cancelled=cancelled)
+
 
 class AsyncClient:
     """A server, found as `Client` finds it."""

@@ -65,6 +65,14 @@ class JobHandle:
         """Cancel the job, running or pending."""
         return self._client.cancel(self.id)
 
+    def explain(self) -> dict[str, Any]:
+        """Why the job waits and until when, or how it ended: `reason`, `expected_start`, ..."""
+        return self._client.explain(self.id)
+
+    def retry(self, *, cancelled: bool = False) -> dict[str, Any]:
+        """Put it back into the queue after it failed or was cancelled; see `Client.retry`."""
+        return self._client.retry(self.id, cancelled=cancelled)
+
 
 class Client:
     """A server, by default the one of this machine.

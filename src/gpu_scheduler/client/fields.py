@@ -23,6 +23,10 @@ class JobFields(TypedDict, total=False):
     """Id or name of the tenant; the same as `tenant_id`."""
     time_limit_seconds: float
     """The same as `max_runtime_seconds`."""
+    time: float | str
+    """The time limit: seconds, or text such as "2h" as on the command line."""
+    estimate: float | str
+    """The expected run time: seconds, or text such as "90m"."""
     capture: bool
     """Inherit environment, directory and umask of this process; the default is True."""
 

@@ -11,6 +11,7 @@ import os
 from gpu_scheduler.client.captured_environment import capture
 from gpu_scheduler.client.errors import Unreadable, error_of
 from gpu_scheduler.client.http1 import quoted
+from gpu_scheduler.model.durations import seconds_of
 from gpu_scheduler.model.errors import InvalidRequest
 
 TYPE_CHECKING = False
@@ -28,7 +29,11 @@ _RENAMED = {
     "gpus": "gpu_count",
     "tenant": "tenant_id",
     "time_limit_seconds": "max_runtime_seconds",
+    "time": "max_runtime_seconds",
+    "estimate": "estimate_seconds",
 }
+DURATIONS = ("time", "estimate")
+"""Fields that may be text, such as 2h; a number is seconds."""
 
 
 def job_id(job: str | int) -> str:
@@ -47,7 +52,7 @@ def submission(command: Sequence[Word] | None, fields: Mapping[str, Any]) -> dic
     body: dict[str, Any] = {} if command is None else {"command": _words(command)}
     for name, value in fields.items():
         if name not in ("capture", "command") and value is not None:
-            body[_RENAMED.get(name, name)] = moment(name, value)
+            body[_renamed(name)] = _duration(name, moment(name, value))
     if fields.get("capture", True):
         for name, value in capture().items():
             body.setdefault(name, value)
@@ -56,7 +61,33 @@ def submission(command: Sequence[Word] | None, fields: Mapping[str, Any]) -> dic
 
 def changes(fields: Mapping[str, object]) -> dict[str, object]:
     """Return the body of an update."""
-    return {name: moment(name, value) for name, value in fields.items()}
+    return {
+        _RENAMED[name] if name in DURATIONS else name: _duration(name, moment(name, value))
+        for name, value in fields.items()
+    }
+
+
+def _renamed(name: str) -> str:
+    """Return the name in the REST API; raises for an unknown keyword."""
+    from gpu_scheduler.client.fields import JobFields  # noqa: PLC0415 - only for submissions
+
+    if name not in JobFields.__annotations__:
+        from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
+        near = get_close_matches(name, JobFields.__annotations__, n=1)
+        advice = f"did you mean '{near[0]}'?" if near else "JobFields in docs/reference/python.md"
+        raise InvalidRequest(f"a job has no field '{name}'; {advice}")
+    return _RENAMED.get(name, name)
+
+
+def _duration(name: str, value: Any) -> Any:
+    """Return the value; text in a field with a duration as seconds."""
+    if name not in DURATIONS or not isinstance(value, str):
+        return value
+    seconds = seconds_of(value)
+    if seconds is None:
+        raise InvalidRequest(f"{name} is '{value}'; write a time such as 90m, 2h or 1-12:00:00")
+    return seconds
 
 
 def moment(name: str, value: Any) -> Any:

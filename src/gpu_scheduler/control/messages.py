@@ -298,6 +298,7 @@ class PauseDevice(Command):
 
     node_id: str
     index: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class Device:
     why: str = ""
     forgiven: tuple[int, ...] = ()
     trust_ms: int = 0
+    pause_reason: str = ""
 
     def __post_init__(self) -> None:
         """Reject negative amounts, and slices on a device without MIG."""
@@ -317,7 +318,9 @@ def device_problem(device: Device) -> str:
     if device.quarantined:
         return "different jobs kept dying on it at once; resume-gpu gives it back"
     if device.paused:
-        return "an admin has paused it"
+        return "an admin has paused it" + (
+            f": {device.pause_reason}" if device.pause_reason else ""
+        )
     if device.foreign is not None:
         return _taken(device.foreign)
     if device.hot:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -27,6 +28,9 @@ _TYPE_NAMES = {
 }
 
 
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+
+
 def describe_validation_error(error: msgspec.ValidationError, schema: Any) -> str:
     """Return the field, what is wrong with it, and what is allowed."""
     text = str(error)
@@ -36,10 +40,31 @@ def describe_validation_error(error: msgspec.ValidationError, schema: Any) -> st
         message = f"{invalid[1]} is not one of {', '.join(allowed_values(schema, path[1]))}"
     elif message.startswith("Expected"):
         message = _KINDS.sub(_type_names, message)
+    elif unknown := _UNKNOWN_FIELD.fullmatch(message):
+        message += _suggestion(unknown[1], schema, path[1] if path else "$")
     message = message[:1].lower() + message[1:]
     if path and path[1] != "$":
         return f"{path[1].removeprefix('$').removeprefix('.')}: {message}"
     return message
+
+
+def _suggestion(name: str, schema: Any, path: str) -> str:
+    """Return the nearest field of the object at the path, as a question."""
+    kinds = [inspect.type_info(schema)]
+    for step in _STEP.finditer(path):
+        kinds = [inner for kind in kinds for inner in _inside(kind, step[1])]
+    fields = [field.encode_name for kind in kinds for field in _fields(kind)]
+    near = get_close_matches(name, fields, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _fields(kind: inspect.Type) -> Iterator[inspect.Field]:
+    match kind:
+        case inspect.UnionType(types):
+            for each in types:
+                yield from _fields(each)
+        case inspect.StructType():
+            yield from kind.fields
 
 
 def _type_names(kinds: re.Match[str]) -> str:

@@ -363,3 +363,16 @@ def test_quota_tree_shows_guaranteed_and_borrowed_gpus(lab: ApiLab) -> None:
         "borrowed_gpus": 0.0,
         "lent_gpus": 0.0,
     }
+
+
+def test_pause_shows_its_reason_until_the_gpu_is_resumed(lab: ApiLab) -> None:
+    assert lab.post("/gpus/0/pause?reason=fan%20broken", None).status == 200
+    gpu = lab.get("/gpus").json["gpus"][0]
+    assert (gpu["state"], gpu["why"]) == ("paused", "an admin has paused it: fan broken")
+    event = next(e for _, e in lab.store.events() if e.kind == "gpu_paused")
+    assert ("reason", "fan broken") in event.data
+    assert lab.post("/gpus/0/resume", None).status == 200
+    assert lab.post("/gpus/0/pause", None).status == 200
+    assert lab.get("/gpus").json["gpus"][0]["why"] == "an admin has paused it"
+    assert lab.post(f"/gpus/0/pause?reason={'x' * 300}", None).status == 400
+    assert lab.post("/gpus/0/resume?reason=x", None).status == 400

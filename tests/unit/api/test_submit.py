@@ -76,6 +76,7 @@ def test_string_command_is_rejected_with_correct_form(lab: ApiLab) -> None:
         (b'{"command":["\\udc00"]}', "a string in it is not valid text"),
         (b'{"command":["\\ud83d\\ude00"', "Invalid request body: it is not JSON"),
         (b'{"command": ["a"], "gpus": 1}', "unknown field `gpus`"),
+        (b'{"command": ["a"], "prority": 1}', "unknown field `prority`; did you mean 'priority'?"),
         (b'{"command": ["a"], "gpu_count": "8"}', "gpu_count: expected a number"),
         (b'{"command": ["a"], "gpu_count": -1}', "gpu_count: expected a number >= 0"),
         (b'{"command": [1]}', "command[0]: expected a string"),

@@ -42,7 +42,7 @@ Tell = Callable[..., str]
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     with a_server() as running:
         monkeypatch.setenv("TGPU_SERVER", running.directory)
-        for module in ("list", "columns"):
+        for module in ("list", "columns", "actions"):
             monkeypatch.setattr(f"gpu_scheduler.cli.jobs.{module}.mine", lambda: USER)
         yield running
 
@@ -681,7 +681,7 @@ def test_run_prints_attempts_it_did_not_see_start(
         "tgpu: attempt 2 of job-1 started",
         "tgpu: attempt 2 of job-1 has ended; it will be retried",
         "tgpu: attempt 3 of job-1 started",
-        "tgpu: job-1 failed",
+        "tgpu: job-1 failed with exit code 1",
     ]
     server.when_submitted(exit_code=1, attempt=2)
     assert main(["run", "-q", "--", "sh"]) == 1
@@ -1149,3 +1149,77 @@ def test_wait_returns_when_job_ends_meanwhile(server: FakeServer, tell: Tell) ->
     submitted(server)
     threading.Timer(0.05, server.end, ["job-1"]).start()
     assert tell("wait", "1") == "job-1 completed 0\n"
+
+
+# --- choosing jobs by user, name and state
+
+
+def test_jobs_are_cancelled_by_name_after_a_preview(server: FakeServer, tell: Tell) -> None:
+    for name in ("train-a", "train-b", "eval"):
+        submitted(server, name=name)
+    shown = tell("cancel", "--name", "train*", code=1)
+    assert [line.split()[:2] for line in shown.splitlines()[1:3]] == [
+        *(["1", "train-a"], ["2", "train-b"])
+    ]
+    assert all(job["state"] == "pending" for job in server.jobs.values())
+    assert tell("cancel", "--name", "train*", "--dry-run").count("would be cancelled") == 2
+    assert tell("cancel", "--name", "train*", "--yes") == "job-1 cancelled\njob-2 cancelled\n"
+    assert server.jobs["job-3"]["state"] == "pending"
+
+
+def test_jobs_are_cancelled_by_user_and_state(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 2)
+    server.change("job-1", state="running")
+    server.change("job-2", user="bob")
+    submitted(server, 1)
+    assert tell("cancel", "--state", "PD", "-y") == "job-3 cancelled\n"
+    assert tell("cancel", "-u", "bob", "-y") == "job-2 cancelled\n"
+    assert tell("cancel", "--name", "none", "-y") == ""
+    assert "those jobs have ended" in tell("cancel", "--state", "failed", code=2)
+    assert "leave out one of both" in tell("cancel", "1", "--user", "bob", code=2)
+    assert "no job given" in tell("cancel", code=2)
+
+
+def test_preview_asks_on_a_terminal(
+    server: FakeServer, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(server, 1)
+    for answer, cancelled in (("n\n", False), ("y\n", True)):
+        typed = io.StringIO(answer)
+        monkeypatch.setattr(typed, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(sys, "stdin", typed)
+        tell("cancel", "--name", "sleep", code=0 if cancelled else 1)
+        assert (server.jobs["job-1"]["state"] == "cancelled") is cancelled
+
+
+def test_reserve_alone_lists(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "gpu_scheduler.cli.cluster.reserve.call",
+        lambda _, method, path: asked.append((method, path)) or {"reservations": []},
+    )
+    assert tell("reserve") == "no reservations\n"
+    assert asked == [("GET", "/api/v1/reservations")]
+    assert "--tenant is missing" in tell("reserve", "--gpus", "2", code=2)
+
+
+def test_node_points_to_nodes(tell: Tell) -> None:
+    assert "write 'tgpu nodes'" in tell("node", "list", code=2)
+    assert "write 'tgpu nodes drain'" in tell("node", "drain", "n1", code=2)
+
+
+def test_list_shows_the_default_time_limit(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 2)
+    server.change("job-1", time_limit_minutes=90)
+    server.change("job-2", time_limit_minutes=90, max_runtime_minutes=5)
+    limits = tell("list", "--columns", "id,limit", "--sort", "number", "--tabs").splitlines()
+    assert limits == ["JOBID\tLIMIT", "1\t1:30:00", "2\t5:00"]
+
+
+def test_held_job_and_gang_look_different(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 2)
+    server.change("job-1", hold=True)
+    server.change("job-2", members=2)
+    shown = tell("list", "--columns", "id,st,gpus", "--sort", "number", "--tabs").splitlines()
+    assert shown[1].startswith("1\tH\t")
+    assert shown[2].startswith("2\tPD\t2x1")

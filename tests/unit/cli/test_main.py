@@ -57,7 +57,31 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown and command.help in shown for name, command in cli.COMMANDS.items())
+    for name, command in cli.COMMANDS.items():
+        assert (f"  {name} " in shown and command.help in shown) == (name not in cli.COMPATIBLE)
+    grouped = [name for names in cli.GROUPS.values() for name in names.split()]
+    assert sorted([*grouped, *cli.COMPATIBLE]) == sorted(cli.COMMANDS)
+    assert shown.index("jobs:") < shown.index("submit ") < shown.index("interactive work:")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *(("stop", "cancel"), ("kill", "cancel"), ("ps", "list"), ("queue", "list")),
+        *(("squeue", "list"), ("sbatch", "submit"), ("tail", "logs"), ("requeue", "retry")),
+    ],
+)
+def test_command_of_another_tool_is_recognised(
+    word: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([word, "1"]) == 2
+    told = f"unknown command '{word}'; did you mean 'tgpu {meant}'?"
+    assert told in capsys.readouterr().err
+
+
+def test_suggested_commands_exist_and_hide_none() -> None:
+    assert {*cli.MEANT.values()} - {"--version"} <= {*cli.COMMANDS}
+    assert not {*cli.MEANT} & {*cli.COMMANDS, *cli.ALIASES}
 
 
 def test_help_goes_to_stderr_without_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,5 +124,5 @@ def test_table_of_figures_keeps_most_important_ones(
     server: FakeServer, on_a_terminal: Callable[..., list[str]]
 ) -> None:
     lines = on_a_terminal(40, "usage")
-    assert lines[0].split()[:3] == ["TENANT_ID", "USER", "GPU_HOURS"]
+    assert lines[0].split()[:3] == ["TENANT", "USER", "GPU"]
     assert all(width_of(line) <= 40 for line in lines)

@@ -18,7 +18,7 @@ import pytest
 
 import gpu_scheduler
 from gpu_scheduler import AsyncClient, Client, JobFailed, NoServer, TimedOut
-from gpu_scheduler.client import connection
+from gpu_scheduler.client import connection, requests
 from gpu_scheduler.client.address import Address, candidates
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.client.requests import MOMENTS
@@ -174,6 +174,44 @@ def test_value_that_json_cannot_express_is_rejected_by_field(
     with pytest.raises(InvalidRequest, match=message):
         asyncio.run(submit())
     assert server.bodies == []
+
+
+def test_times_may_be_written_as_on_the_command_line(server: FakeServer, client: Client) -> None:
+    job = client.submit(["x"], time="2h", estimate="90 min")
+    body = server.bodies[0]
+    assert (body["max_runtime_seconds"], body["estimate_seconds"]) == (7200, 5400)
+    client.submit(["x"], time=30)
+    assert server.bodies[1]["max_runtime_seconds"] == 30
+    assert requests.changes({"time": "1d"}) == {"max_runtime_seconds": 86_400}
+    assert job.id == "job-1"
+    with pytest.raises(InvalidRequest, match="time is 'soon'; write a time such as 90m"):
+        client.submit(["x"], time="soon")
+
+
+def test_unknown_keyword_is_answered_with_the_nearest_one(
+    server: FakeServer, client: Client
+) -> None:
+    with pytest.raises(InvalidRequest, match="a job has no field 'gpu'; did you mean 'gpus'"):
+        client.submit(["x"], gpu=2)  # type: ignore[call-arg]
+    with pytest.raises(InvalidRequest, match="no field 'prority'; did you mean 'priority'"):
+        client.submit_many([{"command": ["x"], "prority": 2}])
+    assert server.bodies == []
+
+
+def test_handle_explains_and_retries(server: FakeServer, client: Client) -> None:
+    job = client.submit(["x"])
+    assert job.explain() == client.explain(job.id)
+    server.end(job.id, exit_code=1)
+    assert job.retry() == {**client.retry(job.id), **job.retry()}
+
+    async def ask() -> Any:
+        asynchronous = AsyncClient(server.directory)
+        handle = asynchronous.job(job.id)
+        return await handle.explain(), await handle.retry()
+
+    explained, retried = asyncio.run(ask())
+    assert explained["job_id"] == job.id
+    assert retried == job.retry()
 
 
 def test_many_jobs_are_one_request(server: FakeServer, client: Client) -> None:

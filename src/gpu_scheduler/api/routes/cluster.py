@@ -274,7 +274,9 @@ def free_gpus(resources: NodeResources) -> int:
     return resources.free_mask.bit_count() if resources.node.takes_work else 0
 
 
+_REASON = (Parameter(name="reason", description="Why, for others to see."),)
 _GPU_CHANGE: dict[str, Any] = {"response": GpuChanged, "errors": (403, 404, 409, 503)}
+LONGEST_REASON = 256
 router = Router("cluster")
 
 
@@ -406,8 +408,14 @@ def _add_reading(
     ]
 
 
-@router.operation("POST", "/gpus/{index}/pause", **_GPU_CHANGE)
-@router.operation("POST", "/gpus/{node}/{index}/pause", name="pause_gpu_of_node", **_GPU_CHANGE)
+@router.operation("POST", "/gpus/{index}/pause", query=_REASON, **_GPU_CHANGE)
+@router.operation(
+    "POST",
+    "/gpus/{node}/{index}/pause",
+    name="pause_gpu_of_node",
+    query=_REASON,
+    **_GPU_CHANGE,
+)
 async def pause_gpu(context: Context, request: Request) -> Response:
     """Stop allocating a GPU; its running jobs continue (for admins)."""
     return await _set_paused(context, request, paused=True)
@@ -423,13 +431,16 @@ async def resume_gpu(context: Context, request: Request) -> Response:
 async def _set_paused(context: Context, request: Request, *, paused: bool) -> Response:
     done = "paused" if paused else "resumed"
     expect_admin(request.caller, f"have a GPU {done}")
-    context.parse_query(request)
+    query = context.parse_query(request, *(("reason",) if paused else ()))
+    reason = query.text("reason") if paused else ""
+    if len(reason) > LONGEST_REASON or not reason.isprintable():
+        raise InvalidRequest(f"reason is not printable text of at most {LONGEST_REASON} characters")
     node_id = request.params.get("node") or _only_node(context)
     text = request.params["index"]
     if not (text.isascii() and text.isdigit() and len(text) < 6):
         raise UnknownThing(f"GPU '{text[:40]}' is not known; give its number")
     index = int(text)
-    message = PauseDevice(node_id, index) if paused else ResumeDevice(node_id, index)
+    message = PauseDevice(node_id, index, reason) if paused else ResumeDevice(node_id, index)
     await context.service.apply(message, request.caller)
     result = f"GPU {index} of {node_id} is {done}"
     resources = context.state.cluster.index.by_id.get(node_id)

@@ -179,6 +179,7 @@ class JobLine(Struct):
     expected_start: str | None = None
     expected_end: str | None = None
     position: int | None = None
+    time_limit_minutes: float | None = None
 
 
 class AttemptForm(Struct):
@@ -292,6 +293,7 @@ class JobViews:
             places=_short_places(held),
             may_change=self._caller.may_touch(job.user, job.tenant),
             expected_end=self._expected_end(row),
+            time_limit_minutes=self._time_limit(job) if sees else None,
         )
 
     def _redacted(self, row: JobRow) -> JobForm:

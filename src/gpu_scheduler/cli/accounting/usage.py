@@ -42,7 +42,7 @@ COLUMNS = (
 )
 """The columns of the table; --json has everything."""
 SPARE = (
-    *("LOST_GPU_HOURS", "PREEMPTIONS", "ENERGY_KWH", "CPU_HOURS"),
+    *("LOST GPU HOURS", "PREEMPTIONS", "ENERGY KWH", "CPU HOURS"),
     *("CANCELLED", "FAILED", "COMPLETED"),
 )
 
@@ -83,15 +83,20 @@ def run_usage(args: Namespace) -> int:
         return 0
     present = {name for row in rows for name in row}
     headings = [name for name in COLUMNS if name in present] or sorted(present)
-    right = [name.upper() for name in headings if name not in ("tenant_id", "tenant", "user")]
+    right = [_heading(name) for name in headings if name not in ("tenant_id", "tenant", "user")]
     print_table(
-        [name.upper() for name in headings],
+        [_heading(name) for name in headings],
         ([_text(row.get(name), name) for name in headings] for row in rows),
         right=right,
         spare=SPARE,
     )
     warn(TOTALS_NOTE if has_totals else REPORT_NOTE)
     return 0
+
+
+def _heading(name: str) -> str:
+    """The heading of a column, as in other tables: GPU HOURS for gpu_hours."""
+    return name.removesuffix("_id").replace("_", " ").upper()
 
 
 def usage_rows(answer: Any) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from gpu_scheduler.cli.connection import (
 )
 from gpu_scheduler.cli.text.tables import print_json, print_table, visible
 from gpu_scheduler.cli.text.values import size_text
-from gpu_scheduler.client.http1 import quoted
+from gpu_scheduler.client.http1 import quoted, target
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -31,12 +31,15 @@ def register_gpus(parser: ArgumentParser) -> None:
 
 
 def register_pause(parser: ArgumentParser) -> None:
-    """Add the options of `tgpu pause-gpu` and `tgpu resume-gpu`."""
+    """Add the options of `tgpu pause-gpu`."""
+    register_resume(parser)
+    parser.add_argument("--reason", metavar="TEXT", help="why; shown by tgpu gpus")
+
+
+def register_resume(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu resume-gpu`."""
     parser.add_argument("gpu", nargs="+", metavar="GPU", help="index, or node:index")
     add_server_options(parser)
-
-
-register_resume = register_pause
 
 
 def run_gpus(args: Namespace) -> int:
@@ -127,7 +130,8 @@ def _change(args: Namespace, action: str, done: str) -> int:
             if not index.isdecimal() or (colon and not node):
                 raise InvalidRequest(f"'{word}' is not a GPU; write its index, or node:index")
             place = f"{quoted(node)}/{index}" if node else index
-            answer = client.call("POST", f"{API}/gpus/{place}/{action}")
+            query = {"reason": getattr(args, "reason", None)}
+            answer = client.call("POST", target(f"{API}/gpus/{place}/{action}", query))
             answers.append(answer)
             # The server's remark on a resumed device, for example that its node is offline.
             message = "" if answer.get("paused") else str(answer.get("message") or "")

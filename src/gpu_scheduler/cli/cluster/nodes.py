@@ -333,7 +333,8 @@ def register_node(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = USAGE
     add = Options(parser)
-    add.choice("action", NODE_ACTIONS, "token, keys, revoke or authority")
+    about = "token, keys, revoke or authority"
+    add.choice("action", NODE_ACTIONS, about, type=_key_action)
     add.word("words", "WORD", "create, list or revoke ID; or the node", nargs="*")
     uses = "number of nodes that may join; default: 1"
     add.value("--uses", lambda _: int, "N", uses, default=1)
@@ -344,6 +345,14 @@ def register_node(parser: ArgumentParser) -> None:
     add.value("--name", None, "TEXT", "a note on its purpose")
     add.flag("-q --parsable", "print only the token")
     add_server_options(parser, table=True)
+
+
+def _key_action(word: str) -> str:
+    """Point from actions on nodes to the command that has them."""
+    if word in ACTIONS:
+        whole = "tgpu nodes" if word == "list" else f"tgpu nodes {word}"
+        raise InvalidRequest(f"'tgpu node' is about keys of nodes; write '{whole}'")
+    return word
 
 
 def run_node(args: Namespace) -> int:

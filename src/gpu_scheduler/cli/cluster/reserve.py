@@ -47,6 +47,9 @@ def register(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Reserve, list, show or cancel."""
+    options = ("gpus", "tenant", "user", "name", "node", "gpu_model", "gpu_ids", "start", "end")
+    if args.action is None and not any(getattr(args, name) for name in (*options, "duration")):
+        args.action = "list"  # as `tenants`, `nodes` and `sweep` do
     if args.action is None:
         made = call(args, "POST", PATH, _body(args))
         row = _row(made)

@@ -207,7 +207,7 @@ def _print_address(args: Namespace, job: str, address: str, endpoint: Endpoint) 
 
 def _wait_for_end(client: Client, job: str) -> int:
     """Wait until the job ends or the user detaches; the exit code."""
-    from gpu_scheduler.cli.submit.run import ask
+    from gpu_scheduler.cli.submit.run import ask, ending_text
 
     while True:
         try:
@@ -217,11 +217,9 @@ def _wait_for_end(client: Client, job: str) -> int:
             if decision is not None:
                 return decision
             continue
-        code = exit_code_of(ended)
-        if code:
-            reason = f": {ended['reason']}" if ended.get("reason") else ""
-            warn(f"{job} {ended['state']}{reason}")
-        return code
+        if ended["state"] != "completed":
+            warn(f"{job} {ending_text(ended)}")
+        return exit_code_of(ended)
 
 
 PLACEHOLDER = ["sleep", "infinity"]

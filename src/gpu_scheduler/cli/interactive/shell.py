@@ -241,7 +241,7 @@ def _exit_code(job: str, found: Mapping[str, Any]) -> int | None:
     if found["state"] in WAITING:
         return None
     code = exit_code_of(found)
-    if code and (found.get("reason") or found["state"] == "cancelled"):
+    if found["state"] == "cancelled" or (code and found.get("reason")):
         reason = f": {found['reason']}" if found.get("reason") else ""
         warn(f"{job} {found['state']}{reason}")
     return code

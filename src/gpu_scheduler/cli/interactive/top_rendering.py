@@ -420,9 +420,13 @@ def _values(job: dict[str, Any], now: float) -> dict[str, str]:
     tasks = f"_[{job['tasks']}]" if job.get("tasks") else ""
     started = seconds_at(job.get("started_at"))
     running = job["state"] in ("running", "scheduled")
-    minutes = job.get("max_runtime_minutes")
+    minutes = job.get("max_runtime_minutes") or job.get("time_limit_minutes")
     members = job.get("members") or 1
-    gpus = f"{job.get('gpus') or 0:g}"
+    total = job.get("gpus") or 0
+    each = round(total / members, 2)
+    gpus = f"{total:g}"
+    if members > 1 and round(each * members, 2) == total:
+        gpus = f"{members}x{each:g}"  # a gang, as in `tgpu list`
     why = in_local_time(str(job.get("reason") or ""))
     where = " ".join(job.get("places") or []) or why
     if running and why.startswith(WARNED):
@@ -433,7 +437,7 @@ def _values(job: dict[str, Any], now: float) -> dict[str, str]:
         "USER": visible(str(job.get("user") or "")),
         "TENANT": visible(str(job.get("tenant_id") or "")),
         "ST": "H" if job.get("hold") and not running else STATES.get(job["state"], job["state"]),
-        "GPUS": f"{gpus}*" if members > 1 else gpus,
+        "GPUS": gpus,
         "TIME": clock_text(max(0.0, now - started)) if running and started else "-",
         "LIMIT": clock_text(minutes * 60) if minutes else "-",
         "EXPECTED": _expected(job, running=running, now=now),

@@ -7,8 +7,9 @@ except for `update`.
 from __future__ import annotations
 
 import sys
+import time
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, warn
+from gpu_scheduler.cli.connection import add_server_options, client_for, mine, warn
 from gpu_scheduler.cli.jobs.columns import NONE, references
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.submit.body import (
@@ -18,9 +19,9 @@ from gpu_scheduler.cli.submit.body import (
     named_dependencies,
     priority_of,
 )
-from gpu_scheduler.cli.text.tables import cut, print_json, visible
+from gpu_scheduler.cli.text.tables import counted, cut, print_json, visible
 from gpu_scheduler.cli.text.values import duration, limit, moment, number, size_mb, whole
-from gpu_scheduler.client.requests import job_path
+from gpu_scheduler.client.requests import ACTIVE, job_path
 from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
 
 TYPE_CHECKING = False
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gpu_scheduler.cli.jobs.columns import Reference
     from gpu_scheduler.client.client import Client
 
+EXIT_FAILED = 1
 JOBS_HELP = "12, 1-3,7, last, @~1, all"
 MOST_TASKS_SHOWN = 60
 """Characters; --json has all."""
@@ -49,8 +51,13 @@ UPDATE_OPTIONS = (
 def register_cancel(parser: ArgumentParser) -> None:
     """Add the options of `tgpu cancel`."""
     add = Options(parser)
-    add.word("jobs", "JOB", "12, 1-3,7, 12_4, 12_[1-3], last, @~1, all", nargs="+")
+    add.word("jobs", "JOB", "12, 1-3,7, 12_4, 12_[1-3], last, @~1, all", nargs="*")
+    whose = "all active jobs of this user; others' jobs for admins only"
+    add.value("-u --user", None, "NAME", whose)
+    add.value("-J --name", None, "PATTERN", "your active jobs with this name; 'train*' also works")
+    add.value("-s --state --status", None, "STATE", "your jobs in this state: pending, running, PD")
     add.flag("--dry-run", "show which jobs would be cancelled")
+    add.flag("-y --yes", "do not ask before cancelling jobs that --user, --name or --state choose")
     add.flag("-q --quiet", "print nothing on success")
     add_server_options(parser)
 
@@ -97,6 +104,19 @@ def register_update(parser: ArgumentParser) -> None:
 
 def run_cancel(args: Namespace) -> int:
     """Cancel each job, or with --dry-run show which would be cancelled."""
+    if args.user or args.name or args.state:
+        if args.jobs:
+            raise InvalidRequest(
+                "name jobs, or choose them by --user, --name and --state; leave out one of both"
+            )
+        args.jobs = _chosen_jobs(args)
+        if args.jobs is None:
+            return EXIT_FAILED
+    elif not args.jobs:
+        raise InvalidRequest(
+            "no job given; name jobs such as 12, 1-3 or all, or choose them by --user, --name or "
+            "--state"
+        )
 
     def cancel(client: Client, reference: Reference) -> tuple[dict[str, Any], str]:
         answer = (_would_cancel if args.dry_run else _cancel)(client, reference)
@@ -105,6 +125,38 @@ def run_cancel(args: Namespace) -> int:
         return answer, f"{answer.get('status', 'cancelled')}{more}"
 
     return _for_each(args, cancel, quiet=args.quiet)
+
+
+def _chosen_jobs(args: Namespace) -> list[str] | None:
+    """The active jobs that --user, --name and --state choose, after a preview; None: not now."""
+    from fnmatch import fnmatchcase
+
+    from gpu_scheduler.cli.jobs.columns import print_columns
+    from gpu_scheduler.cli.jobs.list import states_of
+
+    states = states_of(args.state)
+    active = ACTIVE if states is None else tuple(state for state in states if state in ACTIVE)
+    if not active:
+        raise InvalidRequest(f"--state is '{args.state}', but those jobs have ended")
+    with client_for(args) as client:
+        jobs = [
+            job
+            for job in client.list(state=active, user=args.user or mine())
+            if not args.name or fnmatchcase(job["name"], args.name)
+        ]
+    if not jobs or args.dry_run or args.yes:
+        return [job["id"] for job in jobs]
+    if not args.json:
+        print_columns("jobid,name,user,st,time,gpus,nodelist", jobs, time.time())
+        sys.stdout.flush()
+    if not sys.stdin.isatty():
+        warn("nothing was cancelled; add --yes to cancel these jobs, or --dry-run to list them")
+        return None
+    print(f"cancel {counted(len(jobs), 'job')}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        warn("nothing was cancelled")
+        return None
+    return [job["id"] for job in jobs]
 
 
 def run_hold(args: Namespace) -> int:

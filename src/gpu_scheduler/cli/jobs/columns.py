@@ -85,7 +85,9 @@ def full_name(job: Mapping[str, Any]) -> str:
 
 
 def state_code(job: Mapping[str, Any]) -> str:
-    """PD, SC, R, CD, F, TO, CA or PR."""
+    """PD, H (held), SC, R, CD, F, TO, CA or PR."""
+    if job.get("state") == "pending" and job.get("hold"):
+        return "H"
     if job.get("state") == "failed" and "time limit" in str(job.get("reason") or ""):
         return "TO"
     return STATES.get(str(job.get("state")), str(job.get("state")))
@@ -117,10 +119,10 @@ def elapsed_text(job: Mapping[str, Any], now: float) -> str:
 
 
 def limit_text(job: Mapping[str, Any]) -> str:
-    """The time limit as `1:02:03`; a dash for a job that states none."""
+    """The time limit as `1:02:03`, its own or the default; a dash if it is not shown to you."""
     from gpu_scheduler.cli.text.values import clock_text
 
-    minutes = job.get("max_runtime_minutes") or 0
+    minutes = job.get("max_runtime_minutes") or job.get("time_limit_minutes") or 0
     return clock_text(minutes * 60) if minutes else "-"
 
 

@@ -23,6 +23,7 @@ from gpu_scheduler.model.errors import InvalidRequest, WrongState
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping
     from typing import Any
 
     from gpu_scheduler.client.client import Client
@@ -106,11 +107,22 @@ def _follow(args: Namespace, client: Client, job: str, *, has_log: bool) -> int:
         cancelled = decision is not None
     if args.json:
         print(json.dumps(ended), file=sys.stderr, flush=True)
-    elif (exit_code_of(ended) or cancelled) and not args.quiet:
-        reason = f": {ended['reason']}" if ended.get("reason") else ""
-        warn(f"{job} {ended['state']}{reason}")
+    elif ended["state"] != "completed" and not args.quiet:
+        warn(f"{job} {ending_text(ended)}")
     is_cancelled = cancelled and ended["state"] == "cancelled"
     return EXIT_INTERRUPTED if is_cancelled else exit_code_of(ended)
+
+
+def ending_text(ended: Mapping[str, Any]) -> str:
+    """`failed with exit code 3`, `failed by signal 9: used more GPU memory than ...`."""
+    how = ""
+    if ended["state"] == "failed" and ended.get("signal"):
+        how = f" by signal {ended['signal']}"
+    elif ended["state"] == "failed" and ended.get("exit_code") is not None:
+        how = f" with exit code {ended['exit_code']}"
+    if "exit code" in str(ended.get("reason")):
+        how = ""  # the reason says it
+    return f"{ended['state']}{how}" + (f": {ended['reason']}" if ended.get("reason") else "")
 
 
 def _body(args: Namespace) -> dict[str, Any]:

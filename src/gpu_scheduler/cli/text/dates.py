@@ -15,7 +15,7 @@ import re
 import time
 from datetime import datetime, timedelta
 
-from gpu_scheduler.cli.text.values import seconds_of
+from gpu_scheduler.model.durations import seconds_of
 from gpu_scheduler.model.errors import InvalidRequest
 
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")

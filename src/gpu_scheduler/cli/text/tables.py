@@ -36,6 +36,7 @@ STATE_COLOURS = {
     "SC": "cyan",
     "PD": "yellow",
     "PR": "yellow",
+    "H": "dim",
     "F": "red",
     "TO": "red",
     "CD": "dim",

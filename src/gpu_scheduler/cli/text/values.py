@@ -1,43 +1,23 @@
 """Durations, sizes, numbers and texts as users write them, to seconds and MiB, and back.
 
-| written | means |
-|---|---|
-| 90s 90m 2h 1d 1w, 1d12h, 1.5h | a sum of units |
-| 90 min, 2 hours, 1 day 12 hours | the same in words |
-| HH:MM:SS, D-HH:MM:SS, D-HH:MM, D-HH | as with Slurm |
-| a plain number | minutes or seconds, depending on the option |
-
 An invalid value raises `InvalidRequest`, which argparse does not catch.
 """
 
 from __future__ import annotations
 
-import re
-
+from gpu_scheduler.model.durations import matched, seconds_of
 from gpu_scheduler.model.errors import InvalidRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 LONGEST_S = 3_650 * 86_400
 LEAST_LIMIT_S = 0.001
 SIZES_MB = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
-_PARTS = (
-    r"(\d+(?:\.\d+)?)"
-    r"(weeks?|w|days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)(?![a-z])"
-)
-_CLOCK = r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]?\d)(?::([0-5]?\d))?"
 _TWO_MEANINGS = r"(\d{1,4}):([0-5]?\d)"
-_DAYS = r"(\d{1,4})-(\d{1,2})"
 _SIZE = r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?"
 _PLAIN = r"\d+(?:\.\d+)?"
-
-
-def _matched(pattern: str, text: str) -> re.Match[str] | None:
-    """Compiled at the first use, because most commands parse no durations."""
-    return re.fullmatch(pattern, text, re.ASCII)
 
 
 def duration(option: str, *, plain: str = "m") -> Callable[[str], float]:
@@ -45,7 +25,7 @@ def duration(option: str, *, plain: str = "m") -> Callable[[str], float]:
 
     def read(text: str) -> float:
         seconds = seconds_of(text, plain)
-        if seconds is None and (match := _matched(_TWO_MEANINGS, text.strip())):
+        if seconds is None and (match := matched(_TWO_MEANINGS, text.strip())):
             first, second = match.groups()
             raise InvalidRequest(
                 f"{option} is '{text}', which is ambiguous; write {first}m{second}s or "
@@ -81,29 +61,11 @@ def limit(option: str) -> Callable[[str], float]:
     return read
 
 
-def seconds_of(text: str, plain: str = "m") -> float | None:
-    """Seconds, or None if the text is not a duration."""
-    word = text.strip().lower().replace(" ", "")
-    if _matched(_PLAIN, word):
-        return float(word) * UNITS_S[plain]
-    if match := _matched(_CLOCK, word):
-        days, hours, minutes, seconds = match.groups()
-        if seconds is None and days is None:
-            return None  # 10:30 is ambiguous
-        return int(days or 0) * 86_400 + int(hours) * 3_600 + int(minutes) * 60 + int(seconds or 0)
-    if match := _matched(_DAYS, word):
-        return int(match[1]) * 86_400 + int(match[2]) * 3_600
-    parts = re.findall(_PARTS, word, re.ASCII)
-    if not parts or "".join(number + unit for number, unit in parts) != word:
-        return None
-    return sum(float(number) * UNITS_S[unit[0]] for number, unit in parts)
-
-
 def size_mb(option: str) -> Callable[[str], int]:
     """A parser of MiB: `40G`, `512M`, `1.5T`; a plain number is MiB."""
 
     def read(text: str) -> int:
-        match = _matched(_SIZE, text.strip().lower())
+        match = matched(_SIZE, text.strip().lower())
         if match is None:
             raise InvalidRequest(f"{option} is '{text}'; write a size such as 40G, 512M or 1.5T")
         # Rounded up, so that the job gets at least what it requests.
@@ -117,7 +79,7 @@ def number(option: str, *, least: float = 0) -> Callable[[str], float]:
 
     def read(text: str) -> float:
         word = text.strip()
-        if not _matched(_PLAIN, word) or float(word) < least:
+        if not matched(_PLAIN, word) or float(word) < least:
             raise InvalidRequest(f"{option} is '{text}'; write a number such as 2 or 0.5")
         return float(word) if "." in word and float(word) != int(float(word)) else int(float(word))
 

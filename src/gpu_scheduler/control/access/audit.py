@@ -63,7 +63,7 @@ def _target(message: Command | Fact) -> str:
             return service.name
         case KeepAuthority(authority):
             return authority.id
-        case PauseDevice(node_id, index) | ResumeDevice(node_id, index):
+        case PauseDevice(node_id, index, _) | ResumeDevice(node_id, index):
             return f"{node_id}/{index}"
     # For other commands the first text field is the target.
     for name in getattr(message, "__slots__", ()):

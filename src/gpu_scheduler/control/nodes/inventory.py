@@ -259,7 +259,10 @@ def set_paused(
         indices = ", ".join(str(device.index) for device in devices) or "none"
         raise UnknownThing(f"node '{node_id}' has no GPU {index}; it has: {indices}")
     before = devices[place]
-    changed = replace(before, paused=True) if paused else _resumed(before, now_ms)
+    if isinstance(message, PauseDevice):
+        changed = replace(before, paused=True, pause_reason=message.reason)
+    else:
+        changed = _resumed(before, now_ms)
     if not paused:
         outcome.effects.append(TrustDeviceOrder(node_id, index, changed.trust_ms))
     if changed == before:
@@ -269,7 +272,9 @@ def set_paused(
     if replace(changed, trust_ms=before.trust_ms) == before:
         return
     kind = "gpu_paused" if paused else "gpu_resumed"
-    data = (("node", node_id), ("gpu", index))
+    data: tuple[tuple[str, str | int], ...] = (("node", node_id), ("gpu", index))
+    if changed.pause_reason:
+        data = (*data, ("reason", changed.pause_reason))
     outcome.event(kind, now_ms, data)
 
 
@@ -280,6 +285,7 @@ def _resumed(device: Device, now_ms: int) -> Device:
     return replace(
         device,
         paused=False,
+        pause_reason="",
         quarantined=False,
         foreign=None,
         forgiven=forgiven,
@@ -334,6 +340,7 @@ def _with_earlier_status(device: Device, before: Device | None) -> Device:
     return replace(
         device,
         paused=before.paused,
+        pause_reason=before.pause_reason,
         quarantined=before.quarantined,
         hot=before.hot,
         health=before.health,
