@@ -136,7 +136,9 @@ def _reserve(state: ClusterState, now_ms: int) -> None:
 
 
 def copy_of(question: Question, policy: Policy) -> ClusterState:
-    """Build a cluster state of its own."""
+    """Build a cluster state of its own, whose cycles always come to the end of the queue."""
+    most_examined = max(policy.max_examined, 2 * (len(question.snapshot.waiting) + 1))
+    policy = replace(policy, max_examined=most_examined)
     state = ClusterState.from_snapshot(question.snapshot, policy)
     if question.quota_nodes != tuple(state.quota_nodes.values()):
         state.set_quota_tree(question.quota_nodes)

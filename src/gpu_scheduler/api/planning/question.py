@@ -24,7 +24,7 @@ from gpu_scheduler.model.cluster_snapshot import Running, Snapshot, Waiting
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.predict.interface import Predictor, is_guess
 
-MOST_WAITING = 10_000
+MOST_WAITING = 5_000
 """So many waiting jobs are rolled forward, those that come first."""
 
 

@@ -14,33 +14,39 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from gpu_scheduler.engine.what_if import Answer, Question, answer
-from gpu_scheduler.model.cluster_snapshot import Waiting
 
-PIECE = 250
-"""So many waiting jobs are written at once: pickling holds the interpreter's lock."""
+PIECE = 100
+"""So many jobs or nodes are written at once: pickling holds the interpreter's lock."""
+LONG = ("nodes", "running", "waiting")
+"""The fields of a snapshot that are written in pieces."""
 LOW_PRIORITY = 10
 SPARE_CPU_S = 20
 
 
 def write_question(question: Question) -> Iterator[bytes]:
     """Yield a question in pieces, each of which takes a few milliseconds to make."""
-    waiting = question.snapshot.waiting
-    yield _dump(replace(question, snapshot=replace(question.snapshot, waiting=())))
-    for start in range(0, len(waiting), PIECE):
-        yield _dump(waiting[start : start + PIECE])
-    yield _dump(())
+    snapshot = question.snapshot
+    yield _dump(replace(question, snapshot=replace(snapshot, nodes=(), running=(), waiting=())))
+    for name in LONG:
+        values = getattr(snapshot, name)
+        for start in range(0, len(values), PIECE):
+            yield _dump(values[start : start + PIECE])
+        yield _dump(())
 
 
 def read_question(stream: BinaryIO) -> Question:
     """Read what `write_question` wrote."""
     question: Question = pickle.load(stream)  # noqa: S301 - from the server that started us
-    waiting: list[Waiting] = []
-    while piece := pickle.load(stream):  # noqa: S301
-        waiting += piece
-    return replace(question, snapshot=replace(question.snapshot, waiting=tuple(waiting)))
+    found: dict[str, Any] = {}
+    for name in LONG:
+        values: list[object] = []
+        while piece := pickle.load(stream):  # noqa: S301
+            values += piece
+        found[name] = tuple(values)
+    return replace(question, snapshot=replace(question.snapshot, **found))
 
 
 def read_answer(data: bytes) -> Answer:
