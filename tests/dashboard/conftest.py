@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.acceptance.conftest import RealServer, a_state_dir
+from tests.dashboard.pages import AXE
 
 LONGEST_MS = 60_000
 CHROMIUM = shutil.which("chromium")
@@ -72,3 +73,11 @@ def page(context: BrowserContext, complaints: Complaints) -> Iterator[Page]:
     page.on("dialog", lambda dialog: complaints.append(dialog.message))
     yield page
     assert not complaints
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core, which a build of the dashboard installs."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: make web")
+    return AXE.read_text()

@@ -48,7 +48,7 @@ export async function call<K extends Key>(key: K, options: Options<K> = {}): Pro
     headers["content-type"] = "application/json";
   }
   // A repeated request (a double click, a lost answer) then changes nothing twice.
-  if (method !== "GET" && !path.includes("token") && !path.includes("session")) {
+  if (method !== "GET" && !/token|session|validate|what-if/.test(path)) {
     headers["idempotency-key"] = crypto.getRandomValues(new Uint32Array(4)).join("-");
   }
   request.headers = headers;

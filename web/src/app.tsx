@@ -8,6 +8,7 @@ import { Cluster } from "./cluster";
 import { Empty, QuestionDialog, Toasts } from "./components";
 import { JobPage } from "./job";
 import { Login } from "./login";
+import { Plan } from "./plan";
 import { Queue } from "./queue";
 
 interface Page {
@@ -21,6 +22,7 @@ interface Page {
 const PAGES: Page[] = [
   { path: "cluster", name: "Cluster", key: "c", show: () => <Cluster /> },
   { path: "jobs", name: "Queue", key: "q", show: (rest) => (rest[0] ? <JobPage id={rest[0]} key={rest[0]} /> : <Queue />) },
+  { path: "plan", name: "Plan", key: "p", show: (rest) => <Plan job={rest[0] ?? ""} key={rest[0] ?? ""} /> },
 ];
 const KEYS: [string, string][] = [
   ["/", "search"],

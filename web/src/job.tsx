@@ -104,6 +104,11 @@ function Actions({ job, refresh }: { job: JobForm; refresh: () => void }): JSX.E
           {action}
         </button>
       ))}
+      {job.state === "pending" ? (
+        <a class="button" href={`#/plan/${encodeURIComponent(job.id)}`}>
+          Who is before it
+        </a>
+      ) : null}
     </div>
   );
 }

@@ -1034,7 +1034,7 @@ async function call(key, options = {}) {
     request.body = JSON.stringify(options.body);
     headers["content-type"] = "application/json";
   }
-  if (method !== "GET" && !path.includes("token") && !path.includes("session")) {
+  if (method !== "GET" && !/token|session|validate|what-if/.test(path)) {
     headers["idempotency-key"] = crypto.getRandomValues(new Uint32Array(4)).join("-");
   }
   request.headers = headers;
@@ -2026,7 +2026,10 @@ function quoted(word) {
 }
 function Actions({ job, refresh }) {
   const possible = ENDED.has(job.state) ? job.state === "completed" ? [] : ["retry"] : job.state === "pending" ? [job.hold ? "release" : "hold", "priority", "cancel"] : ["cancel"];
-  return /* @__PURE__ */ u4("div", { class: "buttons", children: possible.map((action) => /* @__PURE__ */ u4("button", { type: "button", class: action === "cancel" ? "danger" : "", onClick: () => void act(action, [job.id], refresh, job.priority), children: action }, action)) });
+  return /* @__PURE__ */ u4("div", { class: "buttons", children: [
+    possible.map((action) => /* @__PURE__ */ u4("button", { type: "button", class: action === "cancel" ? "danger" : "", onClick: () => void act(action, [job.id], refresh, job.priority), children: action }, action)),
+    job.state === "pending" ? /* @__PURE__ */ u4("a", { class: "button", href: `#/plan/${encodeURIComponent(job.id)}`, children: "Who is before it" }) : null
+  ] });
 }
 function Why({ why }) {
   return /* @__PURE__ */ u4("section", { class: "card why", "aria-label": "Why it waits", children: [
@@ -2144,6 +2147,442 @@ function Login() {
     /* @__PURE__ */ u4("p", { children: "The server knows callers on its own machine. From another machine, forward a port through ssh; then you are logged in as your own user:" }),
     /* @__PURE__ */ u4("pre", { tabIndex: 0, children: `ssh -L ${location.port || "8080"}:127.0.0.1:${location.port || "8080"} ${location.hostname}` })
   ] });
+}
+
+// src/plan.tsx
+var POLL_MS2 = 5e3;
+var LABEL_PX = 116;
+var NARROW_LABEL_PX = 64;
+var ROW_PX2 = 20;
+var HEAD_PX = 22;
+var NODE_GAP_PX = 10;
+var HOURS = [1, 3, 6, 12, 24, 72, 168, 720];
+var PAST = [0, 1, 6, 24, 168];
+function runId(run) {
+  return `${run.kind} ${run.job_id} ${run.task ?? ""} ${run.start ?? ""} ${run.places.map((place2) => `${place2.node}${place2.gpu_ids.join("")}`).join(" ")}`;
+}
+function Plan({ job }) {
+  const [ahead, setAhead] = d2(job ? 72 : 12);
+  const [back, setBack] = d2(job ? 0 : 1);
+  const [pages, setPages] = d2([]);
+  const after = pages.at(-1) ?? "";
+  const query = job ? { job, hours_ahead: ahead, hours_back: back } : { after, hours_ahead: ahead, hours_back: back };
+  const plan = useLive((signal) => call("GET /plan", { query, signal }), POLL_MS2, [job, after, ahead, back]);
+  const [chosen, setChosen] = d2("");
+  const found = plan.data;
+  const run = found?.runs.find((one) => runId(one) === chosen) ?? null;
+  const [isFitted, setFitted] = d2(!job);
+  const focus = job && found ? found.runs.find((one) => one.job_id === job && one.kind !== "past") ?? null : null;
+  h2(() => {
+    if (isFitted || !found) return;
+    const needed = focus?.start ? (Date.parse(focus.end && !focus.end_unknown ? focus.end : focus.start) - Date.now()) / 36e5 : HOURS[HOURS.length - 1];
+    const hours = HOURS.find((one) => one > (needed ?? 0) * 1.15) ?? 720;
+    if (focus || hours === ahead) setFitted(true);
+    setAhead(hours);
+  }, [found, focus, isFitted]);
+  return /* @__PURE__ */ u4(S, { children: [
+    job ? /* @__PURE__ */ u4("p", { class: "crumbs", children: [
+      /* @__PURE__ */ u4("a", { href: "#/plan", children: "Plan" }),
+      " / ",
+      /* @__PURE__ */ u4(JobLink, { id: job })
+    ] }) : null,
+    /* @__PURE__ */ u4("div", { class: "title-row", children: [
+      /* @__PURE__ */ u4("h1", { children: job ? `Before ${job}` : "Plan" }),
+      /* @__PURE__ */ u4("div", { class: "toolbar", children: [
+        /* @__PURE__ */ u4(Choice, { label: "Past", value: back, of: PAST, set: setBack, none: "none" }),
+        /* @__PURE__ */ u4(Choice, { label: "Ahead", value: ahead, of: HOURS, set: setAhead })
+      ] })
+    ] }),
+    /* @__PURE__ */ u4(Problem, { error: plan.error }),
+    found ? /* @__PURE__ */ u4(S, { children: [
+      job ? null : /* @__PURE__ */ u4(Summary2, { plan: found }),
+      found.cut.map((text) => /* @__PURE__ */ u4("p", { class: "note", children: text }, text)),
+      job ? /* @__PURE__ */ u4(Before, { plan: found, run: focus }) : null,
+      found.nodes.length ? /* @__PURE__ */ u4(S, { children: [
+        /* @__PURE__ */ u4(Legend, {}),
+        /* @__PURE__ */ u4("div", { class: run ? "split" : "", children: [
+          /* @__PURE__ */ u4(Gantt, { plan: found, chosen, choose: setChosen, focus }),
+          run ? /* @__PURE__ */ u4(RunDetail, { run, close: () => setChosen("") }) : null
+        ] }),
+        pages.length || found.next_node ? /* @__PURE__ */ u4("div", { class: "buttons", children: [
+          /* @__PURE__ */ u4("button", { type: "button", disabled: !pages.length, onClick: () => setPages(pages.slice(0, -1)), children: "Previous nodes" }),
+          /* @__PURE__ */ u4("button", { type: "button", disabled: !found.next_node, onClick: () => setPages([...pages, found.next_node]), children: "Next nodes" })
+        ] }) : null,
+        /* @__PURE__ */ u4("h2", { children: "The same as a table" }),
+        /* @__PURE__ */ u4(RunTable, { plan: found, choose: setChosen }),
+        found.reservations.length ? /* @__PURE__ */ u4(Reservations, { list: found.reservations }) : null
+      ] }) : /* @__PURE__ */ u4(Empty, { title: job ? "The forecast has no place for this job" : "No nodes yet", children: job ? /* @__PURE__ */ u4("p", { children: [
+        /* @__PURE__ */ u4(JobLink, { id: job, children: "Its page" }),
+        " says why it waits."
+      ] }) : null })
+    ] }) : plan.error ? null : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" })
+  ] });
+}
+function hoursText(hours) {
+  return hours < 48 ? `${hours} h` : `${hours / 24} d`;
+}
+function Choice({ label, value, of, set, none }) {
+  return /* @__PURE__ */ u4("label", { class: "inline", children: [
+    label,
+    /* @__PURE__ */ u4("select", { value, onChange: (event) => set(Number(event.currentTarget.value)), children: of.map((hours) => /* @__PURE__ */ u4("option", { value: hours, children: hours ? hoursText(hours) : none }, hours)) })
+  ] });
+}
+function Summary2({ plan }) {
+  const running = plan.runs.filter((run) => run.kind === "running").length;
+  const figures = [
+    [count(running), running === 1 ? "job runs on these nodes" : "jobs run on these nodes"],
+    [count(plan.waiting), plan.waiting === 1 ? "job could start" : "jobs could start"],
+    [count(plan.forecast), "of them have an expected start"]
+  ];
+  if (plan.reservations.length) figures.push([count(plan.reservations.length), plan.reservations.length === 1 ? "advance reservation" : "advance reservations"]);
+  return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure, label]) => /* @__PURE__ */ u4("li", { children: [
+    /* @__PURE__ */ u4("strong", { children: figure }),
+    /* @__PURE__ */ u4("span", { children: label })
+  ] }, label)) });
+}
+function Legend() {
+  return /* @__PURE__ */ u4("ul", { class: "legend", "aria-label": "Legend", children: [
+    /* @__PURE__ */ u4("li", { class: "legend-past", children: "ran" }),
+    /* @__PURE__ */ u4("li", { class: "legend-running", children: "runs, until its expected end" }),
+    /* @__PURE__ */ u4("li", { class: "legend-reserved", children: "reserved" }),
+    /* @__PURE__ */ u4("li", { class: "legend-forecast", children: "forecast" }),
+    /* @__PURE__ */ u4("li", { class: "legend-window", children: "advance reservation" }),
+    /* @__PURE__ */ u4("li", { class: "legend-unknown", children: "? nothing says when it ends" })
+  ] });
+}
+function predecessors(plan, run) {
+  const found = /* @__PURE__ */ new Map();
+  for (const place2 of run.places) {
+    for (const gpu of place2.gpu_ids) {
+      let last = null;
+      for (const one of plan.runs) {
+        if (one === run || one.kind === "past" || !one.end || !run.start || one.end > run.start) continue;
+        if (!one.places.some((other) => other.node === place2.node && other.gpu_ids.includes(gpu))) continue;
+        if (!last || (last.end ?? "") < one.end) last = one;
+      }
+      if (last) found.set(runId(last), last);
+    }
+  }
+  return [...found.values()];
+}
+function Before({ plan, run }) {
+  if (!run) return /* @__PURE__ */ u4("p", { class: "note", children: "No start of this job is expected within the hours shown. Look further ahead." });
+  if (run.kind === "running") return /* @__PURE__ */ u4("p", { class: "note note-good", children: [
+    "It runs since ",
+    time(run.start),
+    run.end ? ` and should end ${time(run.end)}` : "",
+    "."
+  ] });
+  const before = predecessors(plan, run);
+  return /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Before it", children: [
+    /* @__PURE__ */ u4(
+      Facts,
+      {
+        of: [
+          ["Expected start", `${time(run.start)} (${until(run.start)})`],
+          ["Expected end", run.end ? run.end_unknown ? "unknown" : time(run.end) : "never by itself"],
+          ["By its time limit", run.latest_end ? time(run.latest_end) : ""],
+          ["How sure", run.kind === "reserved" ? "reserved: later jobs do not delay it" : "forecast: later submissions may come first"],
+          ["On", placesText(run)]
+        ]
+      }
+    ),
+    run.depends_on.length ? /* @__PURE__ */ u4("p", { class: "note note-bad", children: [
+      "This start depends on the unknown end of",
+      " ",
+      run.depends_on.map((id) => /* @__PURE__ */ u4("span", { children: [
+        /* @__PURE__ */ u4(JobLink, { id }),
+        " "
+      ] }, id)),
+      ": nothing says how long ",
+      run.depends_on.length === 1 ? "it runs" : "they run",
+      "."
+    ] }) : null,
+    before.length ? /* @__PURE__ */ u4(S, { children: [
+      /* @__PURE__ */ u4("h2", { children: "Before it on its GPUs" }),
+      /* @__PURE__ */ u4("ul", { children: before.map((one) => /* @__PURE__ */ u4("li", { children: [
+        one.job_id ? /* @__PURE__ */ u4(JobLink, { id: one.job_id }) : "a job",
+        " of ",
+        one.user || "another user",
+        ", until ",
+        one.end_unknown ? "an unknown time (its time limit or default ends " : "",
+        time(one.end_unknown ? one.latest_end ?? one.end : one.end),
+        one.end_unknown ? ")" : ""
+      ] }, runId(one))) })
+    ] }) : /* @__PURE__ */ u4("p", { children: "No other job is before it on its GPUs." })
+  ] });
+}
+function placesText(run) {
+  return run.places.map((place2) => `${place2.node}[${place2.gpu_ids.map((gpu, index) => (place2.shares[index] ?? 1) < 1 ? `${gpu} at ${Math.round((place2.shares[index] ?? 1) * 100)} %` : gpu).join(",")}]`).join(" ");
+}
+function RunDetail({ run, close }) {
+  return /* @__PURE__ */ u4("aside", { class: "card detail", "aria-label": "The chosen run", children: [
+    /* @__PURE__ */ u4("div", { class: "tile-head", children: [
+      /* @__PURE__ */ u4("h2", { children: run.job_id ? `${run.job_id}${run.task === null ? "" : `_${run.task}`}` : "A job of another user" }),
+      /* @__PURE__ */ u4("button", { type: "button", class: "small plain", "aria-label": "Close", onClick: close, children: "×" })
+    ] }),
+    /* @__PURE__ */ u4(
+      Facts,
+      {
+        of: [
+          ["What", run.kind],
+          ["Name", run.name],
+          ["User", run.user ? /* @__PURE__ */ u4(Who, { name: run.user }) : ""],
+          ["Start", time(run.start)],
+          [run.kind === "past" ? "End" : "Expected end", run.end ? run.end_unknown ? "unknown" : time(run.end) : "never by itself"],
+          ["By its time limit", run.latest_end ? time(run.latest_end) : ""],
+          ["On", placesText(run)]
+        ]
+      }
+    ),
+    run.job_id ? /* @__PURE__ */ u4("p", { class: "buttons", children: [
+      /* @__PURE__ */ u4(JobLink, { id: run.job_id, children: "Open the job" }),
+      run.kind === "past" ? null : /* @__PURE__ */ u4("a", { href: `#/plan/${encodeURIComponent(run.job_id)}`, children: "Who is before it" })
+    ] }) : null
+  ] });
+}
+function RunTable({ plan, choose }) {
+  const [most, setMost] = d2(100);
+  const columns = [
+    { name: "What", of: (run) => /* @__PURE__ */ u4("span", { class: `state state-${run.kind === "running" ? "running" : run.kind === "reserved" ? "upcoming" : "plain"}`, children: run.kind }) },
+    { name: "Job", of: (run) => run.job_id ? /* @__PURE__ */ u4(JobLink, { id: run.job_id, children: `${run.job_id}${run.task === null ? "" : `_${run.task}`}` }) : "–" },
+    { name: "User", of: (run) => run.user ? /* @__PURE__ */ u4(Who, { name: run.user }) : "–" },
+    { name: "Start", of: (run) => `${time(run.start)}${run.depends_on.length ? " ?" : ""}` },
+    { name: "End", of: (run) => run.end ? run.end_unknown ? "unknown" : time(run.end) : "–" },
+    { name: "GPUs", of: (run) => trim(run.places.reduce((sum, place2) => sum + place2.shares.reduce((all, share) => all + share, 0), 0)), right: true },
+    { name: "Where", of: (run) => /* @__PURE__ */ u4("span", { class: "mono", children: placesText(run) }), grow: true },
+    {
+      name: "",
+      of: (run) => /* @__PURE__ */ u4("button", { type: "button", class: "small plain", "aria-label": `Details of ${run.job_id || "the run"}`, onClick: () => choose(runId(run)), children: "…" })
+    }
+  ];
+  const rows = T2(() => [...plan.runs].sort((one, other) => (one.start ?? "").localeCompare(other.start ?? "")), [plan]);
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4(Table, { label: "Runs", columns, rows: rows.slice(0, most), id: runId }),
+    rows.length > most ? /* @__PURE__ */ u4("p", { children: /* @__PURE__ */ u4("button", { type: "button", onClick: () => setMost(most + 400), children: [
+      "Show more of ",
+      plural(rows.length, "run")
+    ] }) }) : null
+  ] });
+}
+function Reservations({ list }) {
+  const columns = [
+    { name: "Reservation", of: (one) => one.id },
+    { name: "For", of: (one) => one.user ? `${one.user} of ${one.tenant_id}` : one.tenant_id },
+    { name: "Start", of: (one) => time(one.start) },
+    { name: "End", of: (one) => time(one.end) },
+    { name: "Where", of: (one) => /* @__PURE__ */ u4("span", { class: "mono", children: one.places.map((place2) => `${place2.node}[${place2.gpu_ids.join(",")}]`).join(" ") }), grow: true }
+  ];
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("h2", { children: "Advance reservations" }),
+    /* @__PURE__ */ u4(Table, { label: "Advance reservations", columns, rows: list, id: (one) => one.id })
+  ] });
+}
+function layOut2(plan, width) {
+  const left = width < 560 ? NARROW_LABEL_PX : LABEL_PX;
+  const begin = Date.parse(plan.begin ?? "");
+  const end = Date.parse(plan.end ?? "");
+  const scale = Math.max(1, width - left) / Math.max(1, end - begin);
+  const x3 = (at) => left + (Math.min(Math.max(at, begin), end) - begin) * scale;
+  const layout = { bars: [], rows: [], windows: [], ticks: [], nowX: x3(Date.parse(plan.made_at ?? "")), left, height: HEAD_PX };
+  const rowOf = /* @__PURE__ */ new Map();
+  for (const node of plan.nodes) {
+    layout.height += NODE_GAP_PX;
+    layout.rows.push({ y: layout.height, text: `${node.takes_work ? "" : "! "}${node.id}`, strong: true, height: ROW_PX2 });
+    layout.height += ROW_PX2;
+    for (const gpu of node.gpus) {
+      rowOf.set(`${node.id}:${gpu.index}`, layout.height);
+      layout.rows.push({ y: layout.height, text: left > 100 ? `${gpu.index} ${gpu.model}` : String(gpu.index), strong: false, height: ROW_PX2 });
+      layout.height += ROW_PX2;
+    }
+  }
+  layout.height += 4;
+  const used = /* @__PURE__ */ new Map();
+  for (const run of [...plan.runs].sort((one, other) => (one.start ?? "").localeCompare(other.start ?? ""))) {
+    const from = Date.parse(run.start ?? "");
+    const to = run.end ? Math.max(from + 1, Date.parse(run.end)) : end;
+    for (const place2 of run.places) {
+      place2.gpu_ids.forEach((gpu, index) => {
+        const key = `${place2.node}:${gpu}`;
+        const y5 = rowOf.get(key);
+        if (y5 === void 0) return;
+        const share = Math.min(1, place2.shares[index] ?? 1);
+        const held = (used.get(key) ?? []).filter((one) => one.until > from);
+        let top = 0;
+        for (const one of [...held].sort((a4, b4) => a4.top - b4.top)) if (one.top < top + share && top < one.top + one.share) top = one.top + one.share;
+        top = Math.min(top, 1 - share);
+        used.set(key, [...held, { until: to, top, share }]);
+        const inner = ROW_PX2 - 3;
+        layout.bars.push({ x: x3(from), y: y5 + 1 + top * inner, width: Math.max(1.5, x3(to) - x3(from) - 1), height: Math.max(2, share * inner), run });
+      });
+    }
+  }
+  for (const reservation of plan.reservations) {
+    const from = x3(Date.parse(reservation.start ?? ""));
+    const to = x3(Date.parse(reservation.end ?? ""));
+    for (const place2 of reservation.places) {
+      for (const gpu of place2.gpu_ids) {
+        const y5 = rowOf.get(`${place2.node}:${gpu}`);
+        if (y5 !== void 0) layout.windows.push({ x: from, y: y5, width: to - from, height: ROW_PX2 - 1, reservation });
+      }
+    }
+  }
+  const spanHours = (end - begin) / 36e5;
+  const step = [0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 168].find((hours) => (width - left) / spanHours * hours > 76) ?? 168;
+  const offset = (/* @__PURE__ */ new Date()).getTimezoneOffset() * 6e4;
+  const stepMs = step * 36e5;
+  for (let at = Math.ceil((begin - offset) / stepMs) * stepMs + offset; at < end; at += stepMs) layout.ticks.push({ x: x3(at), text: tickText(new Date(at), step) });
+  return layout;
+}
+function tickText(at, stepHours) {
+  const clock2 = `${String(at.getHours()).padStart(2, "0")}:${String(at.getMinutes()).padStart(2, "0")}`;
+  if (stepHours >= 24 || clock2 === "00:00") return `${at.getDate()} ${at.toLocaleString("en", { month: "short" })}`;
+  return clock2;
+}
+function Gantt({ plan, chosen, choose, focus }) {
+  const canvas = A2(null);
+  const [width, setWidth] = d2(0);
+  const [hovered, setHovered] = d2(null);
+  const layout = T2(() => layOut2(plan, width), [plan, width]);
+  h2(() => {
+    const element = canvas.current?.parentElement;
+    if (!element) return void 0;
+    const size = new ResizeObserver(() => {
+      const style = getComputedStyle(element);
+      setWidth(element.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight));
+    });
+    size.observe(element);
+    return () => size.disconnect();
+  }, []);
+  h2(() => {
+    const again = () => {
+      if (canvas.current && width > 0) draw2(canvas.current, layout, width, chosen, focus?.job_id ?? "");
+    };
+    again();
+    const theme = matchMedia("(prefers-color-scheme: dark)");
+    theme.addEventListener("change", again);
+    return () => theme.removeEventListener("change", again);
+  }, [layout, width, chosen, focus]);
+  const at = (event) => layout.bars.findLast((bar) => event.offsetX >= bar.x - 1 && event.offsetX <= bar.x + bar.width + 1 && event.offsetY >= bar.y && event.offsetY <= bar.y + bar.height) ?? null;
+  const run = hovered?.run;
+  return /* @__PURE__ */ u4("div", { class: "map card", children: [
+    /* @__PURE__ */ u4(
+      "canvas",
+      {
+        ref: canvas,
+        role: "img",
+        "aria-label": `Time line of ${plural(plan.nodes.reduce((sum, node) => sum + node.gpus.length, 0), "GPU")} with ${plural(plan.runs.length, "run")}; the table below has the same data`,
+        onMouseMove: (event) => setHovered(at(event)),
+        onMouseLeave: () => setHovered(null),
+        onClick: (event) => {
+          const bar = at(event);
+          choose(bar ? runId(bar.run) : "");
+        }
+      }
+    ),
+    /* @__PURE__ */ u4("p", { class: "map-line", "aria-hidden": "true", children: run ? `${run.job_id || "a job of another user"}${run.name ? ` ${run.name}` : ""} · ${run.user || "–"} · ${run.kind} · ${time(run.start)} to ${run.end ? run.end_unknown ? "an unknown end" : time(run.end) : "until it is stopped"}${run.start && run.end && !run.end_unknown ? ` (${duration((Date.parse(run.end) - Date.parse(run.start)) / 1e3)})` : ""}${run.depends_on.length ? ` · depends on the unknown end of ${run.depends_on.join(", ")}` : ""}` : "Point at a bar to read it; click to open it. A colour is a user; the line is now." })
+  ] });
+}
+function draw2(canvas, layout, width, chosen, focus) {
+  const ratio = devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(layout.height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${layout.height}px`;
+  const pen = canvas.getContext("2d");
+  if (!pen) return;
+  const style = getComputedStyle(document.documentElement);
+  const css = (name) => style.getPropertyValue(name).trim();
+  const dark = css("--dark") === "1";
+  pen.scale(ratio, ratio);
+  pen.clearRect(0, 0, width, layout.height);
+  const font = css("--font");
+  pen.font = `11px ${font}`;
+  for (const row of layout.rows) {
+    if (!row.strong) {
+      pen.fillStyle = css("--cell");
+      pen.globalAlpha = 0.55;
+      pen.fillRect(layout.left, row.y + 1, width - layout.left, row.height - 3);
+      pen.globalAlpha = 1;
+    }
+    pen.fillStyle = css(row.strong ? "--text" : "--muted");
+    pen.font = `${row.strong ? "600 12px" : "11px"} ${font}`;
+    pen.fillText(fitted(pen, row.text, row.strong ? width : layout.left - 8), 0, row.y + row.height - 6);
+  }
+  pen.font = `11px ${font}`;
+  for (const tick of layout.ticks) {
+    pen.fillStyle = css("--line");
+    pen.fillRect(tick.x, HEAD_PX - 4, 1, layout.height - HEAD_PX);
+    pen.fillStyle = css("--muted");
+    if (tick.x + pen.measureText(tick.text).width < width) pen.fillText(tick.text, tick.x, 12);
+  }
+  for (const one of layout.windows) {
+    pen.fillStyle = css("--other-soft");
+    pen.fillRect(one.x, one.y, one.width, one.height);
+    pen.strokeStyle = css("--other");
+    pen.setLineDash([4, 3]);
+    pen.strokeRect(one.x + 0.5, one.y + 0.5, Math.max(1, one.width - 1), one.height - 1);
+    pen.setLineDash([]);
+    pen.fillStyle = css("--other");
+    if (one.width > 60) pen.fillText(fitted(pen, `${one.reservation.id} ${one.reservation.user || one.reservation.tenant_id}`, one.width - 8), one.x + 4, one.y + 13);
+  }
+  for (const bar of layout.bars) drawBar(pen, bar, dark, css, bar.run.job_id !== "" && bar.run.job_id === focus, runId(bar.run) === chosen);
+  pen.fillStyle = css("--bad");
+  pen.fillRect(layout.nowX - 0.75, HEAD_PX - 8, 1.5, layout.height - HEAD_PX + 8);
+  pen.globalAlpha = 1;
+}
+function drawBar(pen, bar, dark, css, isFocus, isChosen) {
+  const { x: x3, y: y5, width, height, run } = bar;
+  const tone = run.user ? hue(run.user) : 0;
+  const saturation = run.user ? 60 : 0;
+  const colour = (light) => `hsl(${tone} ${saturation}% ${light}%)`;
+  pen.save();
+  pen.beginPath();
+  pen.rect(x3, y5, width, height);
+  pen.clip();
+  const isSolid = run.kind === "past" || run.kind === "running";
+  pen.fillStyle = isSolid ? colour(dark ? run.kind === "past" ? 30 : 42 : run.kind === "past" ? 68 : 38) : colour(dark ? 21 : 90);
+  pen.fillRect(x3, y5, width, height);
+  if (run.kind === "reserved") {
+    pen.strokeStyle = colour(dark ? 52 : 62);
+    pen.lineWidth = 2;
+    pen.beginPath();
+    for (let at = x3 - height; at < x3 + width; at += 7) {
+      pen.moveTo(at, y5 + height);
+      pen.lineTo(at + height, y5);
+    }
+    pen.stroke();
+  }
+  if (!isSolid) {
+    pen.strokeStyle = colour(dark ? 55 : 55);
+    pen.lineWidth = 1;
+    if (run.kind === "forecast") pen.setLineDash([3, 3]);
+    pen.strokeRect(x3 + 0.5, y5 + 0.5, width - 1, height - 1);
+    pen.setLineDash([]);
+  }
+  if (height > 10 && width > 26) {
+    const mark = run.end_unknown || run.depends_on.length ? " ?" : "";
+    const text = fitted(pen, `${run.job_id ? run.job_id.replace("job-", "") : ""}${run.task === null ? "" : `_${run.task}`}${mark} ${run.name || run.user}`, width - 8);
+    if (run.kind === "reserved" && text) {
+      pen.fillStyle = colour(dark ? 21 : 90);
+      pen.fillRect(x3 + 2, y5 + 2, pen.measureText(text).width + 4, height - 4);
+    }
+    pen.fillStyle = run.kind === "running" ? "#ffffff" : run.kind === "past" ? dark ? "#ffffff" : "#10131a" : css("--text");
+    pen.fillText(text, x3 + 4, y5 + height / 2 + 4);
+  }
+  pen.restore();
+  if (isFocus || isChosen) {
+    pen.strokeStyle = css("--text");
+    pen.lineWidth = 2;
+    pen.strokeRect(x3, y5, width, height);
+    pen.lineWidth = 1;
+  }
+}
+function fitted(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  let length = Math.min(text.length, Math.floor(width / 4));
+  while (length > 0 && pen.measureText(`${text.slice(0, length)}…`).width > width) length -= 1;
+  return length > 1 ? `${text.slice(0, length)}…` : "";
 }
 
 // src/queue.tsx
@@ -2371,7 +2810,8 @@ function ColumnChoice({ hidden, change }) {
 // src/app.tsx
 var PAGES = [
   { path: "cluster", name: "Cluster", key: "c", show: () => /* @__PURE__ */ u4(Cluster, {}) },
-  { path: "jobs", name: "Queue", key: "q", show: (rest) => rest[0] ? /* @__PURE__ */ u4(JobPage, { id: rest[0] }, rest[0]) : /* @__PURE__ */ u4(Queue, {}) }
+  { path: "jobs", name: "Queue", key: "q", show: (rest) => rest[0] ? /* @__PURE__ */ u4(JobPage, { id: rest[0] }, rest[0]) : /* @__PURE__ */ u4(Queue, {}) },
+  { path: "plan", name: "Plan", key: "p", show: (rest) => /* @__PURE__ */ u4(Plan, { job: rest[0] ?? "" }, rest[0] ?? "") }
 ];
 var KEYS = [
   ["/", "search"],
