@@ -10,7 +10,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,11 +162,8 @@ async def _join_and_run(
 async def run_agent(config: AgentConfig) -> None:
     """Run until a signal arrives or a server rejects this agent for good."""
     set_oom_score(PROTECTED)
-    launcher = await Launcher.connect(config.dir)
-    source = await asyncio.to_thread(open_source, discovery_options(config))
-    found = apply_config(await asyncio.to_thread(source.find), config)
-    monitor = device_monitor_for(config, source, found)
-    agent = asyncio.ensure_future(_join_and_run(config, launcher, found, monitor))
+    connecting = asyncio.ensure_future(Launcher.connect(config.dir))
+    agent = asyncio.ensure_future(_run_with(config, connecting))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.cancel)
@@ -177,9 +174,27 @@ async def run_agent(config: AgentConfig) -> None:
     except BaseExceptionGroup as group:
         raise _root_cause(group) from None
     finally:
+        await _leave_if_idle(connecting)
+
+
+async def _run_with(config: AgentConfig, connecting: asyncio.Future[Launcher]) -> None:
+    """Run the agent once its launcher answers, which an agent that is stopped waits for, too."""
+    launcher = await asyncio.shield(connecting)
+    source = await asyncio.to_thread(open_source, discovery_options(config))
+    try:
+        found = apply_config(await asyncio.to_thread(source.find), config)
+        monitor = device_monitor_for(config, source, found)
+        await _join_and_run(config, launcher, found, monitor)
+    finally:
         source.close()
-    if not await launcher.held():
-        await launcher.leave()
+
+
+async def _leave_if_idle(connecting: asyncio.Future[Launcher]) -> None:
+    """Let the launcher exit if no job runs; what has ended stays in its journal for the next."""
+    with suppress(ClusterError, OSError):
+        launcher = await connecting
+        if all(over is not None for _, _, over in await launcher.held()):
+            await launcher.leave()
 
 
 def _root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
