@@ -174,6 +174,7 @@ class World:
         self.audit = Audit(
             Bounds(
                 taint_s=10.0
+                + (LATEST_S if "write" in kinds else 0.0)
                 + (LATEST_S if "late" in kinds else 0.0)
                 + (SILENCE_S if "silence" in kinds else 0.0)
                 + (80.0 if "outage" in kinds or "freeze" in kinds else 0.0)

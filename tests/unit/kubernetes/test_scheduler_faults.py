@@ -21,10 +21,15 @@ from gpu_scheduler.kubernetes.client.client import ApiClient
 from gpu_scheduler.kubernetes.client.errors import KubernetesError
 from gpu_scheduler.kubernetes.client.transport import Answer, Request, Stream
 from gpu_scheduler.kubernetes.leader_election import LeaderElector
-from gpu_scheduler.kubernetes.names import HOLDERS_ANNOTATION, INDICES_ANNOTATION
-from gpu_scheduler.kubernetes.objects import NODES, PODS, Lease
-from gpu_scheduler.kubernetes.scheduler.devices import Holder
+from gpu_scheduler.kubernetes.names import (
+    ATTEMPT_ANNOTATION,
+    HOLDERS_ANNOTATION,
+    INDICES_ANNOTATION,
+)
+from gpu_scheduler.kubernetes.objects import LEASES, NODES, PODS, Lease, Pod
+from gpu_scheduler.kubernetes.scheduler.devices import HeldDevice, Holder, lease_manifest
 from gpu_scheduler.kubernetes.scheduler.loop import Scheduler
+from gpu_scheduler.kubernetes.scheduler.repair import Release, Rollback
 from gpu_scheduler.kubernetes.scheduler.writer import Writer
 from tests.fakes.kubernetes.api import FakeApi, Fault
 from tests.fakes.kubernetes.transport import FakeTransport
@@ -475,6 +480,55 @@ def test_a_pod_that_has_ended_is_not_evicted_by_a_scheduler_that_is_behind() -> 
         )
         assert (await writer.evict([seen])).evicted == frozenset()
         assert "low" in world.pods()
+
+    world.loop.run(main())
+
+
+def test_a_scheduler_that_is_behind_does_not_set_an_old_attempt() -> None:
+    """With it, a Binding that was given up would be possible again."""
+    world = World()
+
+    async def main() -> None:
+        await world.create({"kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        await world.create(a_pod("single", gpus=1))
+        writer = Writer(
+            world.client, namespace=LEASE_NAMESPACE, identity="x", is_leader=lambda: True
+        )
+
+        async def give_up(pod: Pod) -> None:
+            await writer.roll_back(Rollback(held=(), pods=(pod,), evicted=(), why="late"))
+
+        first = await world.client.get(PODS, "single", NAMESPACE)
+        await give_up(first)
+        await give_up(await world.client.get(PODS, "single", NAMESPACE))
+        await give_up(first)
+        found = await world.client.get(PODS, "single", NAMESPACE)
+        assert found.metadata.annotations[ATTEMPT_ANNOTATION] == "2"
+
+    world.loop.run(main())
+
+
+def test_a_late_release_leaves_the_lease_of_the_next_assignment() -> None:
+    world = World()
+
+    async def main() -> None:
+        await world.create({"kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}})
+        writer = Writer(
+            world.client, namespace=LEASE_NAMESPACE, identity="x", is_leader=lambda: True
+        )
+
+        async def lease(start: str) -> HeldDevice:
+            holder = Holder(uid="u", namespace=NAMESPACE, pod="single", start=start)
+            manifest = lease_manifest(LEASE_NAMESPACE, "a", 0, [holder], NOW)
+            made = await world.client.create(LEASES, manifest)
+            return HeldDevice(node="a", index=0, holder=holder, lease=made)
+
+        first = await lease("first")
+        await writer.release(Release(held=first, is_gone=False))
+        await lease("second")
+        await writer.release(Release(held=first, is_gone=False))
+        found = await world.client.get(LEASES, "gpu-a-0", LEASE_NAMESPACE)
+        assert "second" in found.metadata.annotations[HOLDERS_ANNOTATION]
 
     world.loop.run(main())
 

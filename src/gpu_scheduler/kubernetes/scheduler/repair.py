@@ -195,7 +195,11 @@ def _judge_start(
         for uid, all_held in sorted(translation.leases.by_pod.items())
         if uid in pods and any(held.holder.start == first.start for held in all_held)
     ]
-    bound = tuple(pod for pod in together if is_bound(pod) and not is_being_deleted(pod))
+    bound = tuple(
+        pod
+        for pod in together
+        if is_bound(pod) and not is_being_deleted(pod) and not has_ended(pod)
+    )
 
     def give_up(why: str) -> Rollback:
         return Rollback(

@@ -114,8 +114,8 @@ class Writer:
     async def assign(self, assignment: Assignment) -> tuple[list[Lease], list[AssignedPod]]:
         """Lease all GPUs of an assignment, then bind its pods; returns what was achieved.
 
-        If the GPUs cannot be had, nothing remains of the attempt. If a Binding fails, the leases
-        remain, and the repair decides what becomes of them.
+        If GPUs are taken, nothing remains of the attempt. If anything else fails, the leases remain,
+        and the repair decides what becomes of them.
         """
         async with self._turns:
             return await self._assign(assignment)
@@ -131,13 +131,20 @@ class Writer:
             self._lease(node, index, holders) for (node, index), holders in wanted.items()
         )
         leases = [one for one in results if isinstance(one, Lease)]
-        if len(leases) < len(results):
+        failures = [one for one in results if not isinstance(one, Lease)]
+        if failures and all(isinstance(one, LeaseTaken) for one in failures):
             await self._all(
-                self._remove_holders(lease, {one.pod.metadata.uid for one in assignment.pods})
+                self._remove_holders(
+                    lease, {one.pod.metadata.uid for one in assignment.pods}, start
+                )
                 for lease in leases
             )
             log.info("GPUs were taken meanwhile", job=assignment.job_id)
             return [], []
+        if failures:
+            # A lease may exist although its creation failed, and so another scheduler may find all
+            # leases and bind the pods. The repair gives the assignment up, behind a fence.
+            return leases, []
         if any(one.unbound for one in assignment.pods):
             await self._all(
                 self._select_node(claim.metadata.namespace, claim.metadata.name, one.node)
@@ -171,7 +178,7 @@ class Writer:
                     LEASES, device_lease_name(node, index), self._namespace
                 )
                 return await self._join(lease, node, index, holders)
-        raise LeaseTaken(f"the lease of GPU {index} of node {node} changes too often")
+        raise OutcomeUnknown(f"the lease of GPU {index} of node {node} changes too often")
 
     async def _join(self, lease: Lease, node: str, index: int, holders: list[Holder]) -> Lease:
         """Add parts of a GPU to its lease, at the version that was read."""
@@ -237,7 +244,9 @@ class Writer:
                 found = await self._client.get(PODS, held.holder.pod, held.holder.namespace)
                 if found.metadata.uid == held.holder.uid:
                     return False  # the cache was behind
-        (result,) = await self._all([self._remove_holders(held.lease, {held.holder.uid})])
+        (result,) = await self._all(
+            [self._remove_holders(held.lease, {held.holder.uid}, held.holder.start)]
+        )
         return result is True
 
     async def roll_back(self, rollback: Rollback) -> bool:
@@ -252,7 +261,7 @@ class Writer:
             if result is True
         }
         await self._all(
-            self._remove_holders(held.lease, {held.holder.uid})
+            self._remove_holders(held.lease, {held.holder.uid}, held.holder.start)
             for held in rollback.held
             if held.holder.uid in released
         )
@@ -309,7 +318,11 @@ class Writer:
         return True
 
     async def _fence(self, pod: Pod) -> bool:
-        """Change the attempt of a pod; tells whether it can no longer be bound by the old one."""
+        """Change the attempt of a pod; tells whether it can no longer be bound by the old one.
+
+        Only at the version that was seen: a scheduler that is behind would otherwise set an attempt
+        that was given up before, and what was bound to it could be bound after all.
+        """
         self._check_leader()
         namespace, name = pod.key
         attempt = attempt_of(pod)
@@ -317,23 +330,31 @@ class Writer:
         changes = {
             "metadata": {
                 "uid": pod.metadata.uid,
+                "resourceVersion": pod.metadata.resource_version,
                 "annotations": {ATTEMPT_ANNOTATION: following},
             }
         }
         try:
             found = await self._client.patch(PODS, name, changes, namespace)
-        except (NotFound, Conflict):
-            return True  # this pod is gone, or another one has its name
+        except NotFound:
+            return True
+        except Conflict:
+            return False  # the next cycle judges the pod as it is then
         return not is_bound(found)
 
-    async def _remove_holders(self, lease: Lease, uids: set[str]) -> bool:
-        """Take pods off a lease; the last one deletes it."""
+    async def _remove_holders(self, lease: Lease, uids: set[str], start: str) -> bool:
+        """Take pods of one assignment off a lease; the last one deletes it.
+
+        A later assignment of the same pod keeps its lease: its Binding may be under way.
+        """
         for _ in range(MOST_TRIES):
             self._check_leader()
             place, holders = lease_device(lease), lease_holders(lease)
             if place is None or holders is None:
                 return False
-            left = tuple(holder for holder in holders if holder.uid not in uids)
+            left = tuple(
+                holder for holder in holders if holder.uid not in uids or holder.start != start
+            )
             if left == holders:
                 return True
             try:
