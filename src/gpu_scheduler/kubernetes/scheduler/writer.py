@@ -114,8 +114,8 @@ class Writer:
     async def assign(self, assignment: Assignment) -> tuple[list[Lease], list[AssignedPod]]:
         """Lease all GPUs of an assignment, then bind its pods; returns what was achieved.
 
-        If GPUs are taken, nothing remains of the attempt. If anything else fails, the leases remain,
-        and the repair decides what becomes of them.
+        If GPUs are taken, nothing remains of the attempt. If anything else fails, the leases
+        remain, and the repair decides what becomes of them.
         """
         async with self._turns:
             return await self._assign(assignment)
