@@ -18,6 +18,8 @@ ANY_MODEL = "*"
 """Stands for GPUs of all models together."""
 CLUSTER = "cluster"
 """The name of the root in tables."""
+WHOLE_CLUSTER = "the cluster"
+"""The name of the root in reasons."""
 MOST_LEVELS = 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(/[A-Za-z0-9_][A-Za-z0-9._@$-]{0,255})?")
 

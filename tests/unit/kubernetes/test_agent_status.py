@@ -238,6 +238,32 @@ def test_readings_are_written_now_and_then_and_health_at_once() -> None:
     play(scenario)
 
 
+def test_health_and_heat_are_events_of_the_node() -> None:
+    async def scenario(api: FakeApi, publisher: Publisher) -> None:
+        ill = {0: DeviceHealth(why="XID 79", standing=True)}
+        publisher.observe(seen(DeviceReading(index=0)))
+        await asyncio.sleep(3)
+        publisher.observe(seen(DeviceReading(index=0, temperature_c=95), health=ill))
+        await asyncio.sleep(3)
+        watched = {0: DeviceHealth(why="XID 79", until=1600.0)}
+        publisher.observe(seen(DeviceReading(index=0, temperature_c=95), health=watched))
+        await asyncio.sleep(3)
+        publisher.observe(seen(DeviceReading(index=0)))
+        await asyncio.sleep(3)
+        events = [one for (path, _, _), one in api.objects.items() if path.endswith("/events")]
+        assert [(one["reason"], one["type"]) for one in events] == [
+            ("GpuUnhealthy", "Warning"),
+            ("GpuHot", "Warning"),
+            ("GpuOnProbation", "Normal"),
+            ("GpuRecovered", "Normal"),
+            ("GpuCooled", "Normal"),
+        ]
+        assert "GPU 0 (GPU-0) gets no new work: " in events[0]["message"]
+        assert events[0]["involvedObject"]["kind"] == "Node"
+
+    play(scenario)
+
+
 def test_resource_slice_is_written_only_when_its_devices_change() -> None:
     async def scenario(api: FakeApi, publisher: Publisher) -> None:
         client = ApiClient(FakeTransport(api))

@@ -17,7 +17,7 @@ from gpu_scheduler.engine.quota.column import ROOT, Key, Node
 from gpu_scheduler.engine.quota.tree import HOURS, POOLS, QuotaTree, TreeLimits
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.job import Job, Pool
-from gpu_scheduler.model.quota_tree import ANY_MODEL
+from gpu_scheduler.model.quota_tree import ANY_MODEL, WHOLE_CLUSTER
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, mig_memory_mb
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant
@@ -585,7 +585,7 @@ def _tree_reason(
 
 
 def _name(node: Node) -> str:
-    return "the cluster" if node.key == ROOT else str(node.key)
+    return WHOLE_CLUSTER if node.key == ROOT else str(node.key)
 
 
 def _gpus(milli: int, resource: str) -> str:

@@ -107,6 +107,43 @@ def accepts_work(gpu: Gpu, paused: Collection[int]) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEvent:
+    """A change of a GPU that people should hear of."""
+
+    reason: str
+    message: str
+    is_warning: bool
+
+
+def device_events(old: GpuNodeStatusStatus, new: GpuNodeStatusStatus) -> tuple[DeviceEvent, ...]:
+    """What has changed about the health and heat of GPUs; a GPU that is new is healthy before."""
+    before = {gpu.uuid: gpu for gpu in old.gpus}
+    found = []
+    for gpu in new.gpus:
+        last = before.get(gpu.uuid)
+        state, was = gpu.health.state, HealthState.HEALTHY if last is None else last.health.state
+        name, why = f"GPU {gpu.index} ({gpu.uuid})", gpu.health.reason or "no reason is known"
+        if state is not was and state is HealthState.UNHEALTHY:
+            text = f"{name} gets no new work: {why}"
+            found.append(DeviceEvent(reason="GpuUnhealthy", message=text, is_warning=True))
+        elif state is not was and state is HealthState.PROBATION:
+            until = gpu.health.probation_until
+            at = "" if until is None else f" until {until:%Y-%m-%dT%H:%M:%SZ}"
+            text = f"{name} is on probation and gets no new work{at}: {why}"
+            found.append(DeviceEvent(reason="GpuOnProbation", message=text, is_warning=False))
+        elif state is not was:
+            text = f"{name} gets work again"
+            found.append(DeviceEvent(reason="GpuRecovered", message=text, is_warning=False))
+        if gpu.is_hot and not (last is not None and last.is_hot):
+            text = f"{name} is {gpu.temperature_celsius} C hot and gets no new work"
+            found.append(DeviceEvent(reason="GpuHot", message=text, is_warning=True))
+        elif last is not None and last.is_hot and not gpu.is_hot:
+            text = f"{name} has cooled down and gets work again"
+            found.append(DeviceEvent(reason="GpuCooled", message=text, is_warning=False))
+    return tuple(found)
+
+
 def is_urgent(old: GpuNodeStatusStatus, new: GpuNodeStatusStatus) -> bool:
     """Whether the scheduler should hear of the change at once: anything but plain readings."""
     return _lasting(old) != _lasting(new)

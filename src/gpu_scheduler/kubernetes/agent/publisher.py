@@ -8,15 +8,19 @@ Never are there more writes than one in `shortest_seconds`.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import structlog
 from msgspec import structs
 
 from gpu_scheduler.kubernetes.agent.node_status import (
+    DeviceEvent,
     HeatLimits,
     Observation,
+    device_events,
     is_urgent,
     node_status,
 )
@@ -29,9 +33,11 @@ from gpu_scheduler.kubernetes.crds.node_status import (
     GpuNodeStatusStatus,
 )
 from gpu_scheduler.kubernetes.dynamic_resources import RESOURCE_SLICES
-from gpu_scheduler.kubernetes.objects import NODES, ObjectMeta, OwnerReference
+from gpu_scheduler.kubernetes.objects import EVENTS, NODES, ObjectMeta, OwnerReference
 
 FIELD_MANAGER = "gpu-scheduler-agent"
+EVENT_NAMESPACE = "default"
+"""Where Kubernetes keeps events about objects without a namespace."""
 log = structlog.get_logger("agent")
 
 
@@ -106,13 +112,43 @@ class Publisher:
         current = await self._current(self._owner)
         seen = replace(seen, paused=current.spec.paused_gpus)
         status = node_status(seen, self._last or current.status, self._heat)
+        before = self._last or current.status
         changed = structs.replace(current, status=status)
         await self._client.replace(GPU_NODE_STATUSES, changed, subresource="status")
         self._last = status
         self._written_at = self._clock()
         self.writes += 1
+        for one in device_events(before, status):
+            await self._tell(one, self._owner, seen.now)
         if self._offers_slices:
             await self._write_slice(status, self._owner)
+
+    async def _tell(self, what: DeviceEvent, node: OwnerReference, now: datetime) -> None:
+        """Write an event about the node; a lost one is not repeated, the status says the same."""
+        at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        manifest = {
+            "metadata": {
+                "name": f"{self._node[:200]}.{secrets.token_hex(8)}",
+                "namespace": EVENT_NAMESPACE,
+            },
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": node.name,
+                "uid": node.name,  # as the kubelet and kubectl describe expect it
+            },
+            "reason": what.reason,
+            "message": what.message[:1024],
+            "type": "Warning" if what.is_warning else "Normal",
+            "source": {"component": FIELD_MANAGER, "host": self._node},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+        try:
+            await self._client.create(EVENTS, manifest)
+        except KubernetesError as error:
+            log.warning("event not written", error=str(error), code=error.code)
 
     async def _current(self, owner: OwnerReference) -> GpuNodeStatus:
         """The object as it is, made if it is missing; it is deleted together with the node."""

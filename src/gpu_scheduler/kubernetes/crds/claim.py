@@ -278,6 +278,25 @@ class ExpectedStart(Value, frozen=True, kw_only=True):
     ] = None
 
 
+class NeededCapacity(Value, frozen=True, kw_only=True):
+    """What nodes that were added would have to offer for the pods that wait."""
+
+    pods: Annotated[int, documented("How many pods wait for room.", ge=0)]
+    gpus_per_pod: Annotated[
+        int, documented("The GPUs of each, all on one node; parts of GPUs are rounded up.", ge=0)
+    ] = msgspec.field(name="gpusPerPod")
+    models: Annotated[
+        tuple[Model, ...],
+        documented("GPU models that are accepted; empty is any.", max_length=32),
+    ] = ()
+    cpu_per_pod: Annotated[str, documented("The CPU of each, such as 8000m.", max_length=32)] = (
+        msgspec.field(default="", name="cpuPerPod")
+    )
+    memory_per_pod: Annotated[
+        str, documented("The memory of each, such as 65536Mi.", max_length=32)
+    ] = msgspec.field(default="", name="memoryPerPod")
+
+
 class GpuClaimStatus(Value, frozen=True, kw_only=True):
     """What the scheduler has found and done."""
 
@@ -304,6 +323,10 @@ class GpuClaimStatus(Value, frozen=True, kw_only=True):
     ] = None
     expected_start: Annotated[
         ExpectedStart | None, documented("When a waiting claim should start.")
+    ] = None
+    needed: Annotated[
+        NeededCapacity | None,
+        documented("While pods wait for room: what nodes that were added would have to offer."),
     ] = None
     observed_generation: Annotated[
         int | None, documented("The generation of the spec that this status is about.", minimum=0)

@@ -68,6 +68,8 @@ from gpu_scheduler.model.plan import (
     PreemptionReason,
     Reservation,
 )
+from gpu_scheduler.model.quota_tree import WHOLE_CLUSTER
+from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.tenant import Tenant
@@ -85,6 +87,20 @@ MOST_ROUNDS = 32
 """So often the engine decides again because pods of one plan exclude each other."""
 MOST_FORECAST = 500
 """With more waiting jobs than that, expected starts are left out: a roll-out takes too long."""
+LACK_OF_ROOM = frozenset(
+    {
+        ReasonCode.RESOURCES,
+        ReasonCode.RESERVED,
+        ReasonCode.BEHIND,
+        ReasonCode.WINDOW,
+        ReasonCode.WINDOW_AHEAD,
+        ReasonCode.CLAIMED,
+        ReasonCode.NO_NODES,
+        ReasonCode.NODES_CLOSED,
+        ReasonCode.NEVER_FITS,
+    }
+)
+"""With these reasons, more nodes could help; with all others, for instance a quota, not."""
 MOST_TOLD = 4
 """So many kinds of excluded nodes are named in a reason."""
 
@@ -163,10 +179,15 @@ class PodEviction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingPod:
-    """Why a pod waits, as a sentence, and what is known about its turn."""
+    """Why a pod waits, as a sentence, and what is known about its turn.
+
+    With `lacks_room`, more nodes could help. `nominated` is the node on which room is being made.
+    """
 
     pod: Pod
     reason: str
+    lacks_room: bool = False
+    nominated: str = ""
     position: int | None = None
     likely_ms: int | None = None
     latest_ms: int | None = None
@@ -573,21 +594,31 @@ class Translation:
         positions = _positions(state)
         likely, latest = self._forecasts(state) if with_forecast else ({}, {})
         started = {start.job_id for start in plan.starts}
+        nominated = {
+            (one.job_id, placement.member): placement.node_id
+            for one in plan.reservations
+            if one.claim
+            for placement in one.placements
+        }
         for job_id, work in self._waiting.items():
             if job_id in assigned:
                 continue
             number = work.job.number
             if job_id in started:
+                lacks_room = True
                 reason = (
                     "its pods exclude each other on every place that was tried; relax its host "
                     "ports, anti-affinity or topology spread"
                 )
             else:
-                reason = str(reasons.of(number))
-            for member in work.members:
+                found_reason = reasons.of(number)
+                reason, lacks_room = str(found_reason), _lacks_room(found_reason)
+            for place, member in enumerate(work.members):
                 found[member.pod.key] = WaitingPod(
                     pod=member.pod,
                     reason=reason + self._exclusions(member),
+                    lacks_room=lacks_room,
+                    nominated=nominated.get((job_id, place), ""),
                     position=positions.get(number),
                     likely_ms=likely.get(number),
                     latest_ms=latest.get(number),
@@ -691,6 +722,12 @@ class _FreeSlices:
                 self._taken.add((node, one.uuid))
                 return one.uuid
         raise InternalError(f"no free slice {profile} on GPU {index} of node {node}")
+
+
+def _lacks_room(reason: Reason) -> bool:
+    """Tell whether more nodes could help; the whole cluster is the root of the quota tree."""
+    is_root = reason.code is ReasonCode.QUOTA_NODE and reason.get("node") == WHOLE_CLUSTER
+    return reason.code in LACK_OF_ROOM or is_root
 
 
 def _share_of(index: int, holder: Holder) -> DeviceShare:

@@ -20,6 +20,7 @@ from gpu_scheduler.kubernetes.crds.claim import (
     ExpectedStart,
     GpuClaim,
     GpuClaimStatus,
+    NeededCapacity,
 )
 from gpu_scheduler.kubernetes.crds.conditions import Condition, ConditionStatus
 from gpu_scheduler.kubernetes.crds.queue import (
@@ -60,6 +61,8 @@ class ConditionWrite:
 
     pod: Pod
     reason: str
+    lacks_room: bool
+    nominated: str
 
     def changes(self, now: datetime) -> dict[str, Any]:
         """A merge patch of the status, for exactly this version of the pod."""
@@ -69,13 +72,14 @@ class ConditionWrite:
             {
                 "type": "PodScheduled",
                 "status": "False",
-                "reason": "Unschedulable",
+                "reason": _condition_reason(self.lacks_room),
                 "message": self.reason,
                 "lastTransitionTime": timestamp(now),
             }
         )
         version = self.pod.metadata.resource_version
-        return {"metadata": {"resourceVersion": version}, "status": {"conditions": told}}
+        status = {"conditions": told, "nominatedNodeName": self.nominated or None}
+        return {"metadata": {"resourceVersion": version}, "status": status}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +100,18 @@ def condition_writes(waiting: Mapping[Key, WaitingPod]) -> Iterator[ConditionWri
     """Pods whose condition does not say yet why they wait."""
     for _, one in sorted(waiting.items()):
         reason = sentence(one.reason)
+        wanted = ("False", _condition_reason(one.lacks_room), reason)
         told = [c for c in one.pod.status.conditions if c.type == "PodScheduled"]
-        if not told or (told[0].status, told[0].message) != ("False", reason):
-            yield ConditionWrite(pod=one.pod, reason=reason)
+        is_told = told and (told[0].status, told[0].reason, told[0].message) == wanted
+        if not is_told or one.pod.status.nominated_node_name != one.nominated:
+            yield ConditionWrite(
+                pod=one.pod, reason=reason, lacks_room=one.lacks_room, nominated=one.nominated
+            )
+
+
+def _condition_reason(lacks_room: bool) -> str:
+    """Cluster autoscalers add nodes for the first, and must not for the other."""
+    return "Unschedulable" if lacks_room else "Waiting"
 
 
 def claim_writes(
@@ -124,10 +137,11 @@ def _claim_status(
     members = tuple(_members(pods, translation))
     waiting = [found for pod in pods if (found := decision.waiting.get(pod.key)) is not None]
     phase = _phase(pods, old.phase)
-    reason, position, expected = "", None, None
+    reason, position, expected, needed = "", None, None, None
     if waiting and phase in (ClaimPhase.PENDING, ClaimPhase.PREEMPTED):
         first = waiting[0]
         reason, position = sentence(first.reason), first.position
+        needed = _needed(waiting, translation) if first.lacks_room else None
         expected = _expected(first, old.expected_start)
     elif phase is ClaimPhase.PENDING and not pods:
         reason = "no pod uses this claim yet"
@@ -140,8 +154,28 @@ def _claim_status(
         reason=reason,
         queue_position=position,
         expected_start=expected,
+        needed=needed,
         observed_generation=claim.metadata.generation or None,
         conditions=_conditions(old.conditions, phase, reason, claim.metadata.generation, now),
+    )
+
+
+def _needed(waiting: list[WaitingPod], translation: Translation) -> NeededCapacity | None:
+    """What free nodes would have to offer, for who adds them."""
+    requests = {
+        member.uid: member.request
+        for work in translation.workloads.waiting
+        for member in work.members
+    }
+    found = [requests[one.pod.metadata.uid] for one in waiting if one.pod.metadata.uid in requests]
+    if not found:
+        return None
+    return NeededCapacity(
+        pods=len(found),
+        gpus_per_pod=max(-(-request.gpu_milli // WHOLE_MILLI) for request in found),
+        models=found[0].gpu_models,
+        cpu_per_pod=f"{max(request.cpu_milli for request in found)}m",
+        memory_per_pod=f"{max(request.memory_mb for request in found)}Mi",
     )
 
 
@@ -239,8 +273,7 @@ class QueueWrite:
     def changes(self) -> dict[str, Any]:
         """A merge patch; what is no longer true is deleted."""
         new = msgspec.to_builtins(self.status)
-        gone = {name: None for name in msgspec.to_builtins(self.queue.status) if name not in new}
-        return {"status": {**gone, **new}}
+        return {"status": {name: new.get(name) for name in self.status.__struct_encode_fields__}}
 
 
 def queue_writes(
@@ -289,8 +322,7 @@ class ReservationWrite:
     def changes(self) -> dict[str, Any]:
         """A merge patch; what is no longer true is deleted."""
         new = msgspec.to_builtins(self.status)
-        old = msgspec.to_builtins(self.reservation.status)
-        return {"status": {**{name: None for name in old if name not in new}, **new}}
+        return {"status": {name: new.get(name) for name in self.status.__struct_encode_fields__}}
 
 
 def reservation_writes(
