@@ -5,10 +5,18 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
+from gpu_scheduler.kubernetes.agent.resource_slice import SliceState, resource_slice, slice_name
 from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS
 from gpu_scheduler.kubernetes.crds.node_status import GPU_NODE_STATUSES
 from gpu_scheduler.kubernetes.crds.queue import GPU_QUEUES
 from gpu_scheduler.kubernetes.crds.reservation import GPU_RESERVATIONS
+from gpu_scheduler.kubernetes.dynamic_resources import (
+    DEVICE_CLASSES,
+    DRIVER,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    device_name,
+)
 from gpu_scheduler.kubernetes.names import (
     CLAIM_ANNOTATION,
     GPU_RESOURCE,
@@ -26,6 +34,7 @@ from gpu_scheduler.kubernetes.objects import (
     STORAGE_CLASSES,
     VOLUME_CLAIMS,
     VOLUMES,
+    OwnerReference,
 )
 from gpu_scheduler.kubernetes.scheduler.devices import Holder, lease_manifest
 from gpu_scheduler.kubernetes.scheduler.objects_view import Objects
@@ -51,6 +60,9 @@ FIELDS: dict[str, Any] = {
     "csi_nodes": CSI_NODES,
     "csi_drivers": CSI_DRIVERS,
     "budgets": DISRUPTION_BUDGETS,
+    "resource_claims": RESOURCE_CLAIMS,
+    "device_classes": DEVICE_CLASSES,
+    "resource_slices": RESOURCE_SLICES,
 }
 _BY_KIND = {resource.kind: (name, resource) for name, resource in FIELDS.items()}
 _ages = count(1)
@@ -87,6 +99,7 @@ def a_node(
     memory: str = "256Gi",
     labels: dict[str, str] | None = None,
     ready: bool = True,
+    kubelet: str = "v1.35.0",
     more: dict[str, str] | None = None,
     **spec: Any,
 ) -> Manifest:
@@ -102,6 +115,7 @@ def a_node(
             "capacity": amounts,
             "allocatable": amounts,
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "nodeInfo": {"kubeletVersion": kubelet},
         },
     }
 
@@ -206,3 +220,77 @@ def a_lease(pod: Manifest, node: str, index: int, **more: Any) -> Manifest:
     made: Manifest = lease_manifest("gpu-scheduler", node, index, (holder,), NOW)
     made["metadata"] = meta(device_lease_name(node, index), "gpu-scheduler") | made["metadata"]
     return {"kind": "Lease", **made}
+
+
+# --- Dynamic Resource Allocation
+
+
+def a_device_class(name: str = DRIVER, *selectors: str, **spec: Any) -> Manifest:
+    expressions = (f"device.driver == '{DRIVER}'", *selectors)
+    return {
+        "kind": "DeviceClass",
+        "metadata": meta(name),
+        "spec": {"selectors": [{"cel": {"expression": one}} for one in expressions], **spec},
+    }
+
+
+def a_resource_slice(node: str, gpus: list[Manifest]) -> Manifest:
+    """What the agent of a node offers, by the GPUs of its GpuNodeStatus."""
+    status = GPU_NODE_STATUSES.decoder.decode(json.dumps(a_node_status(node, gpus))).status
+    owner = OwnerReference(api_version="v1", kind="Node", name=node, uid=f"uid-{node}")
+    made = resource_slice(node, status, owner, SliceState())
+    assert made is not None
+    return {"kind": "ResourceSlice", **made, "metadata": meta(slice_name(node))}
+
+
+def a_dra_node(name: str, gpus: list[Manifest] | int = 4, **more: Any) -> list[Manifest]:
+    """A node whose agent offers its GPUs to ResourceClaims."""
+    made = [a_gpu(n, name) for n in range(gpus)] if isinstance(gpus, int) else gpus
+    node = a_node(name, gpus=len(made), **more)
+    return [node, a_node_status(name, made), a_resource_slice(name, made)]
+
+
+def a_request(name: str = "gpus", *selectors: str, **exactly: Any) -> Manifest:
+    asked = {"deviceClassName": DRIVER, **exactly}
+    if selectors:
+        asked["selectors"] = [{"cel": {"expression": one}} for one in selectors]
+    return {"name": name, "exactly": asked}
+
+
+def a_resource_claim(
+    name: str,
+    *requests: Manifest,
+    devices: Manifest | None = None,
+    allocated: tuple[str, ...] = (),
+    node: str = "",
+    reserved_for: Manifest | None = None,
+    **metadata: Any,
+) -> Manifest:
+    """A claim, if need be with devices of a node, given by UUID."""
+    status: Manifest = {}
+    if allocated:
+        results = [
+            {"request": "gpus", "driver": DRIVER, "pool": node, "device": device_name(uuid)}
+            for uuid in allocated
+        ]
+        status["allocation"] = {"devices": {"results": results}}
+    if reserved_for is not None:
+        pod = reserved_for["metadata"]
+        consumer = {"resource": "pods", "name": pod["name"], "uid": pod["uid"]}
+        status["reservedFor"] = [consumer]
+    return {
+        "kind": "ResourceClaim",
+        "metadata": meta(name, NAMESPACE, **metadata),
+        "spec": {"devices": {"requests": list(requests or (a_request(),)), **(devices or {})}},
+        "status": status,
+    }
+
+
+def a_claiming_pod(name: str, *claims: str, **more: Any) -> Manifest:
+    """A pod whose container uses these ResourceClaims."""
+    made = a_pod(name, **more)
+    made["spec"]["resourceClaims"] = [
+        {"name": f"c{place}", "resourceClaimName": claim} for place, claim in enumerate(claims)
+    ]
+    made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "c0"}] if claims else []
+    return made

@@ -18,6 +18,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "gpu-scheduler.name" .root }}-{{ .component }}
 {{- end -}}
 
+{{- /* Whether GPUs are given by Dynamic Resource Allocation: yes or no. */ -}}
+{{- define "gpu-scheduler.dra" -}}
+{{- $has := .Capabilities.APIVersions.Has "resource.k8s.io/v1" -}}
+{{- $wanted := ternary $has .Values.agent.dra (eq (toString .Values.agent.dra) "auto") -}}
+{{- ternary "yes" "no" (and .Values.agent.enabled $wanted) -}}
+{{- end -}}
+
 {{- /* Pods that comply with the Pod Security level restricted. */ -}}
 {{- define "gpu-scheduler.podSecurity" -}}
 runAsNonRoot: true

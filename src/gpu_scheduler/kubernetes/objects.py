@@ -155,11 +155,19 @@ class Condition(Value, frozen=True, kw_only=True):
     last_transition_time: datetime | None = None
 
 
+class ContainerClaim(Value, frozen=True, kw_only=True):
+    """A ResourceClaim of the pod that a container uses; with a request, only a part of it."""
+
+    name: str
+    request: str = ""
+
+
 class ResourceRequirements(Value, frozen=True, kw_only=True):
-    """What a container asks for, as Kubernetes quantities."""
+    """What a container asks for, as Kubernetes quantities, and the claims that it uses."""
 
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
+    claims: tuple[ContainerClaim, ...] = ()
 
 
 class ContainerPort(Value, frozen=True, kw_only=True):
@@ -277,9 +285,11 @@ class Volume(Value, frozen=True, kw_only=True):
 
 
 class PodResourceClaim(Value, frozen=True, kw_only=True):
-    """Devices of a pod by Dynamic Resource Allocation."""
+    """Devices of a pod by Dynamic Resource Allocation: a claim, or a template for one."""
 
     name: str
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
 
 
 class Toleration(Value, frozen=True, kw_only=True):
@@ -329,6 +339,13 @@ class ContainerStatus(Value, frozen=True, kw_only=True):
     resources: ResourceRequirements | None = None
 
 
+class PodResourceClaimStatus(Value, frozen=True, kw_only=True):
+    """The ResourceClaim that was made from a template for a pod; none if none is needed."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
 class PodStatus(Value, frozen=True, kw_only=True):
     """How far a pod has come."""
 
@@ -340,6 +357,7 @@ class PodStatus(Value, frozen=True, kw_only=True):
     start_time: datetime | None = None
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
 
 
 class Pod(Object, frozen=True, kw_only=True):

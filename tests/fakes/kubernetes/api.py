@@ -54,7 +54,10 @@ KINDS = {
     ),
     "/apis/coordination.k8s.io/v1/leases": Kind(kind="Lease", allows_blind_update=False),
     "/apis/resource.k8s.io/v1/resourceclaims": Kind(kind="ResourceClaim", has_status=True),
-    "/apis/resource.k8s.io/v1/resourceslices": Kind(kind="ResourceSlice", is_namespaced=False),
+    "/apis/resource.k8s.io/v1/resourceslices": Kind(
+        kind="ResourceSlice", is_namespaced=False, fields=("spec.driver", "spec.nodeName")
+    ),
+    "/apis/resource.k8s.io/v1/deviceclasses": Kind(kind="DeviceClass", is_namespaced=False),
     "/apis/policy/v1/poddisruptionbudgets": Kind(kind="PodDisruptionBudget", has_status=True),
     "/api/v1/events": Kind(kind="Event"),
     "/api/v1/persistentvolumeclaims": Kind(kind="PersistentVolumeClaim", has_status=True),

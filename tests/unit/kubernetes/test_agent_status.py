@@ -11,12 +11,12 @@ import pytest
 
 from gpu_scheduler.agent.devices.health import DeviceHealth
 from gpu_scheduler.agent.devices.source import DetectedDevice, DetectedSlice, NodeInventory
-from gpu_scheduler.kubernetes.agent.container_runtime import supports_cdi
 from gpu_scheduler.kubernetes.agent.node_status import HeatLimits, Observation, node_status
 from gpu_scheduler.kubernetes.agent.pods import PodProcesses
 from gpu_scheduler.kubernetes.agent.publisher import Publisher, PublishSettings
 from gpu_scheduler.kubernetes.agent.service import offered_resources
 from gpu_scheduler.kubernetes.client.client import ApiClient
+from gpu_scheduler.kubernetes.container_runtime import supports_cdi
 from gpu_scheduler.kubernetes.crds.node_status import (
     GPU_NODE_STATUSES,
     GpuMode,

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import copy
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -71,6 +72,61 @@ def test_second_review_changes_nothing() -> None:
     pod = a_pod({"name": "c"})
     pod["spec"]["containers"][0]["env"] = patch_of(pod)[0]["value"]
     assert patch_of(pod) == []
+
+
+# --- GPUs of a GpuClaim by Dynamic Resource Allocation
+
+
+def patched(pod: dict[str, Any], claim_name: str) -> dict[str, Any]:
+    made = copy.deepcopy(pod)
+    for operation in patch_of(pod, claim_name=claim_name):
+        *path, last = operation["path"].strip("/").split("/")
+        target: Any = made
+        for part in path:
+            target = target[int(part)] if isinstance(target, list) else target[part]
+        target[last] = operation["value"]
+    return made
+
+
+def a_claiming_pod(*containers: dict[str, Any]) -> dict[str, Any]:
+    pod = a_pod(*containers)
+    pod["metadata"] = {"generateName": "x-", "annotations": {"gpu.scheduling/claim": "c"}}
+    return pod
+
+
+def test_a_pod_with_a_gpu_claim_gets_a_resource_claim_in_all_its_containers() -> None:
+    pod = a_claiming_pod({"name": "a", "resources": {"limits": {"cpu": "1"}}}, {"name": "b"})
+    pod["spec"]["initContainers"] = [{"name": "first"}]
+    made = patched(pod, "gpus-1")
+    assert made["spec"]["resourceClaims"] == [
+        {"name": "gpu-scheduler", "resourceClaimName": "gpus-1"}
+    ]
+    used = {"claims": [{"name": "gpu-scheduler"}]}
+    assert made["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "1"}, **used}
+    assert made["spec"]["containers"][1]["resources"] == used
+    assert made["spec"]["initContainers"][0]["resources"] == used
+    assert "env" not in made["spec"]["containers"][0]
+
+
+def test_a_container_that_another_webhook_adds_gets_no_gpus() -> None:
+    pod = patched(a_claiming_pod({"name": "a"}), "gpus-1")
+    pod["spec"]["containers"].append({"name": "sidecar"})
+    again = patched(pod, "gpus-1")
+    assert again["spec"]["resourceClaims"] == pod["spec"]["resourceClaims"]
+    [visible, _] = again["spec"]["containers"][1]["env"]
+    assert visible == {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_claiming_pod({"name": "a", "resources": {"limits": {"nvidia.com/gpu": "1"}}}),
+        a_pod({"name": "a"}),
+    ],
+    ids=["device plugin", "no claim"],
+)
+def test_other_pods_get_no_resource_claim(pod: dict[str, Any]) -> None:
+    assert patch_of(pod, claim_name="gpus-1") == patch_of(pod)
 
 
 # --- certificates

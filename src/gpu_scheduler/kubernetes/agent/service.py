@@ -28,18 +28,18 @@ from gpu_scheduler.agent.devices.monitor import (
 from gpu_scheduler.agent.devices.source import DetectedDevice, NodeInventory
 from gpu_scheduler.agent.machine import LocalMachine
 from gpu_scheduler.kubernetes.agent.cdi import CdiDirectory, ContainerEdits
-from gpu_scheduler.kubernetes.agent.container_runtime import (
-    FIRST_CDI_KUBELET,
-    FIRST_DRA_KUBELET,
-    kubelet_version,
-    supports_cdi,
-)
 from gpu_scheduler.kubernetes.agent.device_plugin import DevicePlugin, KubeletSockets
 from gpu_scheduler.kubernetes.agent.dra_driver import DraDriver
 from gpu_scheduler.kubernetes.agent.node_status import HeatLimits, Observation
 from gpu_scheduler.kubernetes.agent.pods import PodProcesses
 from gpu_scheduler.kubernetes.agent.publisher import Publisher, PublishSettings
 from gpu_scheduler.kubernetes.client.client import ApiClient, Selection
+from gpu_scheduler.kubernetes.container_runtime import (
+    FIRST_CDI_KUBELET,
+    FIRST_DRA_KUBELET,
+    kubelet_version,
+    supports_cdi,
+)
 from gpu_scheduler.kubernetes.names import GPU_RESOURCE
 from gpu_scheduler.kubernetes.objects import NODES, PODS, NodeSystemInfo, Pod
 from gpu_scheduler.kubernetes.reflector import Reflector

@@ -20,9 +20,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.kubernetes.client.client import ApiClient
 from gpu_scheduler.kubernetes.client.configuration import load_configuration
-from gpu_scheduler.kubernetes.client.errors import KubernetesError
+from gpu_scheduler.kubernetes.client.errors import KubernetesError, NotFound
 from gpu_scheduler.kubernetes.client.http import connect
+from gpu_scheduler.kubernetes.dynamic_resources import DEVICE_CLASSES
 from gpu_scheduler.kubernetes.leader_election import LeaderElector
 from gpu_scheduler.kubernetes.names import SCHEDULER_NAME
 from gpu_scheduler.kubernetes.scheduler.loop import LoopSettings, Scheduler
@@ -74,6 +76,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="evict a gang that has had too few pods on nodes for so long (default: 300)",
     )
+    add(
+        "--dra",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="allocate ResourceClaims (auto: if the cluster has resource.k8s.io/v1)",
+    )
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     return made
 
@@ -83,6 +91,8 @@ async def run(given: argparse.Namespace) -> None:
     policy = preset(given.policy)
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     async with connect(load_configuration(context=given.context)) as client:
+        serves_claims = await _serves_claims(client) if given.dra == "auto" else given.dra == "yes"
+        log.info("ResourceClaims", allocated=serves_claims)
         elector = LeaderElector(
             client,
             name=SCHEDULER_NAME,
@@ -98,6 +108,7 @@ async def run(given: argparse.Namespace) -> None:
             policy=policy,
             is_leader=lambda: elector.is_leader,
             settings=LoopSettings(deadlines=Deadlines(gang_ms=given.gang_deadline * 1000)),
+            serves_claims=serves_claims,
         )
         site = await _serve(given.listen, scheduler, lambda: elector.is_leader)
         ended = asyncio.Event()
@@ -118,6 +129,15 @@ async def run(given: argparse.Namespace) -> None:
                 task.cancel()
                 await asyncio.wait([task])
             await site.cleanup()
+
+
+async def _serves_claims(client: ApiClient) -> bool:
+    """Whether the API server serves the objects of DRA: since Kubernetes 1.34."""
+    try:
+        await client.list(DEVICE_CLASSES)
+    except NotFound:
+        return False
+    return True
 
 
 async def _serve(listen: str, scheduler: Scheduler, is_leader: Callable[[], bool]) -> web.AppRunner:

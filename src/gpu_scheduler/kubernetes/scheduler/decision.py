@@ -34,6 +34,7 @@ from gpu_scheduler.kubernetes.scheduler.devices import (
     Inventory,
     inventories,
 )
+from gpu_scheduler.kubernetes.scheduler.dra.needs import ClaimAllocation, ClaimReader
 from gpu_scheduler.kubernetes.scheduler.filters import Filters
 from gpu_scheduler.kubernetes.scheduler.objects_view import (
     Key,
@@ -143,6 +144,15 @@ class AssignedPod:
         """The pod as it was when the decision was made."""
         return self.member.pod
 
+    @property
+    def allocations(self) -> tuple[ClaimAllocation, ...]:
+        """What its ResourceClaims get."""
+        if self.member.needs is None:
+            return ()
+        return self.member.needs.allocations(
+            self.node, in_order((device.index, device.uuid) for device in self.devices)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
@@ -213,6 +223,11 @@ def attempt_of(pod: Pod) -> str:
     return pod.metadata.annotations.get(ATTEMPT_ANNOTATION, "0")
 
 
+def in_order(devices: Iterable[tuple[int, str]]) -> list[str]:
+    """UUIDs by the index of their GPU: the order in which claims and annotations name them."""
+    return [uuid for _, uuid in sorted(devices)]
+
+
 def make_decision(
     objects: Objects,
     policy: Policy,
@@ -240,11 +255,13 @@ class Translation:
         self.inventories = inventories(objects, now_ms)
         self.filters = Filters(objects)
         self.queues = Queues.of(objects.queues)
+        self.reader = ClaimReader(objects, self.inventories, self.leases)
         self.workloads: Workloads = workloads(
             objects,
             self.leases,
             self.filters,
             self.queues,
+            self.reader,
             now_ms=now_ms,
             unevictable=memory.unevictable,
         )
@@ -287,7 +304,9 @@ class Translation:
     def _find_allowed(self, member: Member) -> "_AllowedNodes":
         """The nodes that Kubernetes allows for a pod; worked out once for pods that are alike."""
         uses_gpus = member.request.device_count > 0
+        needs = member.needs
         key = self.filters.signature(member.effective) + (b"g" if uses_gpus else b"")
+        key += b"" if needs is None else needs.key
         found = self._allowed.get(key)
         if found is None:
             rules = self.filters.rules(member.effective)
@@ -297,6 +316,8 @@ class Translation:
                 why = self.filters.rejection(rules, name, engine_plans=True)
                 if not why and uses_gpus and _has_foreign_gpus(load.pods.values()):
                     why = "with GPUs in use by pods of another scheduler"
+                if not why and needs is not None:
+                    why = needs.rejections.get(name, "")
                 if why:
                     excluded[why] = excluded.get(why, 0) + 1
                 else:
@@ -418,6 +439,8 @@ class Translation:
             for holder in holders:
                 if holder.uid not in counted:
                     taken.setdefault(node, []).append(_share_of(index, holder))
+        for name, share in self.reader.unleased():
+            taken.setdefault(name, []).append(share)
         for (name, index), lease_name in self._device_names():
             if lease_name in {lease.metadata.name for lease in self.leases.unreadable}:
                 taken.setdefault(name, []).append(DeviceShare(index, WHOLE_MILLI, 0))
@@ -489,7 +512,7 @@ class Translation:
         if not plan.starts:
             return [], []
         filters = Filters(self._objects)
-        slices = _FreeSlices(self.inventories, self.leases)
+        slices = _FreeSlices(self.inventories, self.leases, self.reader.unleased_slices())
         assignments: list[Assignment] = []
         conflicts: list[tuple[tuple[str, int], str]] = []
         for start in plan.starts:
@@ -498,7 +521,11 @@ class Translation:
             for placement in start.placements:
                 member = work.members[placement.member]
                 rules = filters.rules(member.effective)
-                if filters.rejection(rules, placement.node_id):
+                devices = self._devices(placement, slices)
+                is_selected = member.needs is None or member.needs.selects(
+                    placement.node_id, (device.uuid for device in devices)
+                )
+                if not is_selected or filters.rejection(rules, placement.node_id):
                     conflicts.append(((start.job_id, placement.member), placement.node_id))
                     continue
                 filters.add(member.effective, placement.node_id)
@@ -506,7 +533,7 @@ class Translation:
                     AssignedPod(
                         member=member,
                         node=placement.node_id,
-                        devices=self._devices(placement, slices),
+                        devices=devices,
                         unbound=rules.volumes.unbound,
                     )
                 )
@@ -707,13 +734,18 @@ class _Room:
 class _FreeSlices:
     """The MIG slices that no lease and no earlier start of the plan has."""
 
-    def __init__(self, inventories: Mapping[str, Inventory], leases: DeviceLeases) -> None:
+    def __init__(
+        self,
+        inventories: Mapping[str, Inventory],
+        leases: DeviceLeases,
+        unleased: Iterable[tuple[str, str]],
+    ) -> None:
         self._inventories = inventories
         self._taken = {
             (node, holder.uuid)
             for (node, _), holders in leases.by_device.items()
             for holder in holders
-        }
+        } | set(unleased)
 
     def take(self, node: str, index: int, profile: str) -> str:
         """The UUID of a free slice."""

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gpu_scheduler.kubernetes.container_runtime import FIRST_DRA_KUBELET, kubelet_version
+from gpu_scheduler.kubernetes.crds.conditions import ConditionStatus
+from gpu_scheduler.kubernetes.dynamic_resources import DRIVER
 from gpu_scheduler.kubernetes.names import GPU_RESOURCE
 from gpu_scheduler.kubernetes.objects import (
     LabelSelector,
@@ -114,6 +117,7 @@ class Filters:
             )
             for _, node in sorted(objects.nodes.items())
         }
+        self._offering: frozenset[str] | None = None
         self._repelling: dict[str, tuple[Pod, str]] = {}
         """Pods with required anti-affinity, and their node, by uid."""
         for _, pod in sorted(objects.pods.items()):
@@ -138,11 +142,6 @@ class Filters:
 
     def refusal(self, pod: Pod) -> str:
         """Why a pod cannot be judged on any node; empty if it can."""
-        if pod.spec.resource_claims:
-            return (
-                "it uses a ResourceClaim (Dynamic Resource Allocation), which this scheduler does "
-                "not allocate; ask for GPUs by a GpuClaim or nvidia.com/gpu"
-            )
         try:
             pod_requests(pod)
         except InvalidQuantity as error:
@@ -180,6 +179,7 @@ class Filters:
                 pod.metadata.uid if spec.volumes else "",
                 sorted(pod_requests(pod).items()),
                 host_ports(pod),
+                bool(spec.resource_claims),
             )
         )
 
@@ -190,6 +190,7 @@ class Filters:
             return "gone"
         return (
             node_rejection(rules.pod, load.node)
+            or self._driver_rejection(rules.pod, load.node)
             or _port_rejection(rules.ports, load.ports)
             or _room_rejection(rules.requests, load, engine_plans=engine_plans)
             or volume_rejection(rules.volumes, load.node, self._objects)
@@ -198,6 +199,34 @@ class Filters:
             or self._repelled(rules.pod, load.node)
             or _spread_rejection(rules, load.node)
         )
+
+    def _driver_rejection(self, pod: Pod, node: Node) -> str:
+        """Why containers on a node would not get the devices of the pod's ResourceClaims.
+
+        An agent offers a ResourceSlice only where they do; an older kubelet may have come since.
+        """
+        if not pod.spec.resource_claims:
+            return ""
+        if kubelet_version(node.status.node_info) < FIRST_DRA_KUBELET:
+            return "with a kubelet older than 1.34, which ignores ResourceClaims"
+        name = node.metadata.name
+        status = self._objects.node_statuses.get(("", name))
+        if status is None or name not in self._nodes_with_slices():
+            conditions = () if status is None else status.status.conditions
+            for one in conditions:
+                if one.type == "DevicesInjectable" and one.status == ConditionStatus.FALSE:
+                    return "whose container runtime does not inject devices by CDI"
+            return "whose agent offers no devices to ResourceClaims"
+        return ""
+
+    def _nodes_with_slices(self) -> frozenset[str]:
+        if self._offering is None:
+            self._offering = frozenset(
+                one.spec.pool.name
+                for one in self._objects.resource_slices.values()
+                if one.spec.driver == DRIVER
+            )
+        return self._offering
 
     # --- pods near and away
 

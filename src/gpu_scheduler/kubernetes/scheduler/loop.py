@@ -24,6 +24,12 @@ from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS, GpuClaimStatus
 from gpu_scheduler.kubernetes.crds.node_status import GPU_NODE_STATUSES
 from gpu_scheduler.kubernetes.crds.queue import GPU_QUEUES
 from gpu_scheduler.kubernetes.crds.reservation import GPU_RESERVATIONS, GpuReservationStatus
+from gpu_scheduler.kubernetes.dynamic_resources import (
+    DEVICE_CLASSES,
+    DRIVER,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from gpu_scheduler.kubernetes.names import DEVICE_LEASE_LABEL
 from gpu_scheduler.kubernetes.objects import (
     CSI_DRIVERS,
@@ -90,6 +96,12 @@ RESOURCES: dict[str, Resource[Any]] = {
     "budgets": DISRUPTION_BUDGETS,
 }
 """What the scheduler reads, by the field of `Objects`."""
+CLAIM_RESOURCES: dict[str, Resource[Any]] = {
+    "resource_claims": RESOURCE_CLAIMS,
+    "device_classes": DEVICE_CLASSES,
+    "resource_slices": RESOURCE_SLICES,
+}
+"""What it reads as well if it allocates ResourceClaims."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +151,9 @@ class Scheduler:
         is_leader: Callable[[], bool],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         settings: LoopSettings = LoopSettings(),  # noqa: B008 - frozen
+        serves_claims: bool = True,
     ) -> None:
-        """Nothing happens until `run`."""
+        """Nothing happens until `run`. Without `serves_claims`, pods with ResourceClaims wait."""
         self._client = client
         self._policy = policy
         self._is_leader = is_leader
@@ -150,7 +163,11 @@ class Scheduler:
             client, namespace=namespace, identity=identity, is_leader=is_leader, now=now
         )
         self._reports = ReportWriter(is_leader)
-        selections = {"leases": Selection(namespace=namespace, labels=f"{DEVICE_LEASE_LABEL}=true")}
+        self._serves_claims = serves_claims
+        selections = {
+            "leases": Selection(namespace=namespace, labels=f"{DEVICE_LEASE_LABEL}=true"),
+            "resource_slices": Selection(fields=f"spec.driver={DRIVER}"),
+        }
         self._reflectors: dict[str, Reflector[Any]] = {
             field: Reflector(
                 client,
@@ -158,7 +175,10 @@ class Scheduler:
                 selections.get(field, Selection()),
                 random=Random(f"{identity} {field}"),
             )
-            for field, resource in RESOURCES.items()
+            for field, resource in {
+                **RESOURCES,
+                **(CLAIM_RESOURCES if serves_claims else {}),
+            }.items()
         }
         self._changed = asyncio.Event()
         self._random = Random(identity)
@@ -228,6 +248,7 @@ class Scheduler:
         objects = self._ahead.merged(
             Objects(
                 **{field: dict(one.objects) for field, one in self._reflectors.items()},
+                serves_claims=self._serves_claims,
             ),
             began,
         )
@@ -308,6 +329,7 @@ class Scheduler:
                 self._ahead.drop_lease(release.held.lease)
         await asyncio.gather(*(self._writer.restore(one) for one in repairs.missing))
         await asyncio.gather(*(self._writer.limit(one) for one in repairs.limits))
+        await asyncio.gather(*(self._writer.withdraw(pod) for pod in repairs.stale_claims))
         for gang in repairs.half_gangs:
             log.warning("gang has too few pods; evicting it", gang=gang.gang, pods=len(gang.pods))
             evictions = await self._writer.evict(gang.pods)

@@ -7,6 +7,7 @@ from gpu_scheduler.kubernetes.crds.claim import GpuClaim
 from gpu_scheduler.kubernetes.crds.node_status import GpuNodeStatus
 from gpu_scheduler.kubernetes.crds.queue import GpuQueue
 from gpu_scheduler.kubernetes.crds.reservation import GpuReservation
+from gpu_scheduler.kubernetes.dynamic_resources import DeviceClass, ResourceClaim, ResourceSlice
 from gpu_scheduler.kubernetes.objects import (
     CsiDriver,
     CsiNode,
@@ -45,6 +46,12 @@ class Objects:
     csi_nodes: Mapping[Key, CsiNode] = field(default_factory=dict)
     csi_drivers: Mapping[Key, CsiDriver] = field(default_factory=dict)
     budgets: Mapping[Key, DisruptionBudget] = field(default_factory=dict)
+    resource_claims: Mapping[Key, ResourceClaim] = field(default_factory=dict)
+    device_classes: Mapping[Key, DeviceClass] = field(default_factory=dict)
+    resource_slices: Mapping[Key, ResourceSlice] = field(default_factory=dict)
+    """Only the slices of our driver."""
+    serves_claims: bool = True
+    """Whether the cluster has ResourceClaims and this scheduler allocates them."""
 
 
 def has_ended(pod: Pod) -> bool:

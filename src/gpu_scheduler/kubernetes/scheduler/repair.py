@@ -6,6 +6,7 @@ have ended. Whatever a scheduler was doing when it died, the next one finds one 
 - an assignment with all its leases and pods that are not bound: bind them (`Completion`),
 - one that can no longer be completed, or not by its deadline: give it up (`Rollback`),
 - leases that no pod uses (`Release`),
+- a pod that waits without leases, whose ResourceClaim has devices (`stale_claims`),
 - a bound pod without its lease (`Missing`),
 - a gang of which too few pods are on nodes, for too long (`HalfGang`),
 - a bound pod whose claim has a time limit that the pod does not know (`Limit`).
@@ -18,8 +19,9 @@ from datetime import datetime
 from gpu_scheduler.kubernetes.crds.claim import Exclusivity
 from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION, SCHEDULER_NAME
 from gpu_scheduler.kubernetes.objects import Pod
-from gpu_scheduler.kubernetes.scheduler.decision import Translation, attempt_of
+from gpu_scheduler.kubernetes.scheduler.decision import Translation, attempt_of, in_order
 from gpu_scheduler.kubernetes.scheduler.devices import HeldDevice, Holder
+from gpu_scheduler.kubernetes.scheduler.dra.needs import ClaimAllocation
 from gpu_scheduler.kubernetes.scheduler.objects_view import (
     Objects,
     has_ended,
@@ -27,6 +29,7 @@ from gpu_scheduler.kubernetes.scheduler.objects_view import (
     is_bound,
 )
 from gpu_scheduler.kubernetes.scheduler.workloads import Member
+from gpu_scheduler.model.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class Completion:
     pod: Pod
     node: str
     held: tuple[HeldDevice, ...]
+    allocations: tuple[ClaimAllocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,8 @@ class Repairs:
     missing: tuple[Missing, ...] = ()
     half_gangs: tuple[HalfGang, ...] = ()
     limits: tuple[Limit, ...] = ()
+    stale_claims: tuple[Pod, ...] = ()
+    """Pods whose ResourceClaims have devices of an attempt that was given up."""
 
 
 def find_repairs(
@@ -131,7 +137,7 @@ def find_repairs(
     completions: list[Completion] = []
     rollbacks: list[Rollback] = []
     for _, held_devices in sorted(starts.items()):
-        found = _judge_start(held_devices, pods, translation, now_ms, deadlines)
+        found = _judge_start(held_devices, pods, objects, translation, now_ms, deadlines)
         if isinstance(found, Rollback):
             rollbacks.append(found)
         else:
@@ -157,7 +163,24 @@ def find_repairs(
             )
         ),
         limits=tuple(_limits(translation)),
+        stale_claims=tuple(_stale_claims(objects, translation, pods)),
     )
+
+
+def _stale_claims(
+    objects: Objects, translation: Translation, pods: Mapping[str, Pod]
+) -> Iterator[Pod]:
+    """A leader that was frozen has written an allocation after its leases were released."""
+    found = {
+        consumer.uid
+        for claim in objects.resource_claims.values()
+        if claim.our_devices
+        for consumer in claim.status.reserved_for
+    }
+    for uid in sorted(found & pods.keys() - translation.leases.by_pod.keys()):
+        pod = pods[uid]
+        if pod.spec.scheduler_name == SCHEDULER_NAME and not is_bound(pod) and not has_ended(pod):
+            yield pod
 
 
 def _limits(translation: Translation) -> Iterator[Limit]:
@@ -181,6 +204,7 @@ def _is_stray(pod: Pod, held: HeldDevice) -> bool:
 def _judge_start(
     held_devices: list[HeldDevice],
     pods: Mapping[str, Pod],
+    objects: Objects,
     translation: Translation,
     now_ms: int,
     deadlines: Deadlines,
@@ -223,11 +247,16 @@ def _judge_start(
         if is_being_deleted(pod) or pod.spec.scheduling_gates:
             return give_up(f"pod {pod.metadata.name} may not start any more")
         rules = translation.filters.rules(members[uid].effective)
-        why = rules.volumes.refusal or translation.filters.rejection(rules, all_held[0].node)
-        if why:
-            return give_up(f"node {all_held[0].node} is no longer possible: it is {why}")
         waits_for_volume = waits_for_volume or bool(rules.volumes.unbound)
-        completions.append(Completion(pod=pod, node=all_held[0].node, held=tuple(all_held)))
+        why = rules.volumes.refusal or translation.filters.rejection(rules, all_held[0].node)
+        completion = None if why else _completion(pod, members[uid], all_held, objects)
+        if completion is None:
+            return give_up(
+                f"node {all_held[0].node} is no longer possible: it is {why}"
+                if why
+                else "its ResourceClaims are not those of the assignment any more"
+            )
+        completions.append(completion)
     if len(together) < first.members:
         return give_up("not all pods of its gang got their GPUs")
     age_ms = now_ms - min(_acquired_ms(held, now_ms) for held in held_devices)
@@ -236,6 +265,27 @@ def _judge_start(
     if age_ms > deadlines.gang_ms:
         return give_up("not all of its pods could be bound in time")
     return completions
+
+
+def _completion(
+    pod: Pod, member: Member, held: list[HeldDevice], objects: Objects
+) -> Completion | None:
+    """What is left to do for a pod; None if its claims cannot get the devices of its leases."""
+    node = held[0].node
+    allocations: tuple[ClaimAllocation, ...] = ()
+    if pod.spec.resource_claims:
+        uuids = in_order((one.index, one.holder.uuid) for one in held)
+        if member.needs is None or not member.needs.selects(node, uuids):
+            return None
+        try:
+            allocations = member.needs.allocations(node, uuids)
+        except InvalidRequest:
+            return None
+        for one in allocations:
+            found = objects.resource_claims.get((one.claim.namespace, one.claim.name))
+            if found is not None and found.our_devices not in ((), one.results):
+                return None
+    return Completion(pod=pod, node=node, held=tuple(held), allocations=allocations)
 
 
 def _acquired_ms(held: HeldDevice, now_ms: int) -> int:

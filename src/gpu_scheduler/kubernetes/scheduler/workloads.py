@@ -21,6 +21,7 @@ from gpu_scheduler.kubernetes.crds.claim import (
     TopologyMode,
 )
 from gpu_scheduler.kubernetes.names import (
+    ALLOCATED_ANNOTATION,
     CLAIM_ANNOTATION,
     GPU_RESOURCE,
     OWNER_ANNOTATION,
@@ -29,6 +30,7 @@ from gpu_scheduler.kubernetes.names import (
 from gpu_scheduler.kubernetes.objects import Pod, once_per_object
 from gpu_scheduler.kubernetes.quantities import CPU, MEMORY, amount, pod_requests
 from gpu_scheduler.kubernetes.scheduler.devices import MIB, DeviceLeases
+from gpu_scheduler.kubernetes.scheduler.dra.needs import ClaimReader, DeviceNeeds
 from gpu_scheduler.kubernetes.scheduler.filters import Filters
 from gpu_scheduler.kubernetes.scheduler.objects_view import (
     Key,
@@ -59,6 +61,8 @@ class Member:
     effective: Pod
     claim: GpuClaim | None
     request: Request
+    needs: DeviceNeeds | None = None
+    """Of a pod with ResourceClaims that is not on a node yet."""
 
     @property
     def uid(self) -> str:
@@ -134,6 +138,7 @@ def workloads(
     leases: DeviceLeases,
     filters: Filters,
     queues: Queues,
+    reader: ClaimReader,
     *,
     now_ms: int,
     unevictable: Iterable[str] = (),
@@ -156,7 +161,7 @@ def workloads(
                 continue
         try:
             claim = claims.of(pod)
-            member = member_of(pod, claim)
+            member = member_of(pod, claim, reader)
         except InvalidRequest as error:
             if not is_placed and not has_ended(pod):
                 refused[key] = str(error)
@@ -258,10 +263,16 @@ def group_id(pod: Pod, claim: GpuClaim | None) -> str:
     return f"{pod.metadata.namespace}/{claim.spec.gang.group or claim.metadata.name} (gang)"
 
 
-def member_of(pod: Pod, claim: GpuClaim | None) -> Member:
-    """What a pod asks for; raises if pod and claim contradict each other."""
+def member_of(pod: Pod, claim: GpuClaim | None, reader: ClaimReader | None = None) -> Member:
+    """What a pod asks for; raises if its claims contradict it, or cannot be allocated.
+
+    Without a `reader`, ResourceClaims are not looked into.
+    """
+    needs = None
+    if pod.spec.resource_claims and not is_bound(pod) and reader is not None:
+        needs = reader.needs(pod, claim)
     if claim is None:
-        return member_without_claim(pod)
+        return _member_by_requests(pod, needs)
     requests = pod_requests(pod)
     plain_gpus = requests.get(GPU_RESOURCE, 0)
     cpu_milli, memory_mb = requests.get(CPU, 0), -(-requests.get(MEMORY, 0) // MIB)
@@ -277,7 +288,13 @@ def member_of(pod: Pod, claim: GpuClaim | None) -> Member:
             f"{plain_gpus} by {GPU_RESOURCE}; make both equal, or leave out {GPU_RESOURCE}"
         )
     request = _claim_request(claim, cpu_milli, memory_mb)
-    return Member(pod=pod, effective=_with_selector(pod, claim), claim=claim, request=request)
+    return Member(
+        pod=pod,
+        effective=_with_selector(pod, claim),
+        claim=claim,
+        request=request,
+        needs=needs,
+    )
 
 
 def _claim_request(claim: GpuClaim, cpu_milli: int, memory_mb: int) -> Request:
@@ -321,6 +338,14 @@ def _with_selector(pod: Pod, claim: GpuClaim) -> Pod:
     )
 
 
+def _member_by_requests(pod: Pod, needs: DeviceNeeds | None) -> Member:
+    if needs is None:
+        return member_without_claim(pod)
+    plain = _plain_request(pod)
+    request = needs.request(plain.cpu_milli, plain.memory_mb)
+    return Member(pod=pod, effective=pod, claim=None, request=request, needs=needs)
+
+
 def member_without_claim(pod: Pod) -> Member:
     """A pod by its own requests; if it is placed, its leases say which GPUs it has."""
     return Member(pod=pod, effective=pod, claim=None, request=_plain_request(pod))
@@ -329,8 +354,10 @@ def member_without_claim(pod: Pod) -> Member:
 @once_per_object
 def _plain_request(pod: Pod) -> Request:
     requests = pod_requests(pod)
+    allocated = pod.metadata.annotations.get(ALLOCATED_ANNOTATION, "")
+    by_claims = len(allocated.split(",")) if pod.spec.resource_claims and allocated else 0
     return Request(
-        gpu_count=requests.get(GPU_RESOURCE, 0),
+        gpu_count=requests.get(GPU_RESOURCE, 0) or by_claims,
         cpu_milli=requests.get(CPU, 0),
         memory_mb=-(-requests.get(MEMORY, 0) // MIB),
     )

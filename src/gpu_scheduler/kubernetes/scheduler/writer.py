@@ -3,7 +3,8 @@
 1. The leases of all GPUs of an assignment. If one cannot be had, the others are released, and no
    pod was touched.
 2. Volumes that the node decides: the node is named in their claims; the pod is bound later.
-3. Bindings, each for one uid and one version of the pod. If the pod has changed since, it is read
+3. The devices of ResourceClaims, at the version of the claim that was read (`dra.allocator`).
+4. Bindings, each for one uid and one version of the pod. If the pod has changed since, it is read
    again: it is still ours to bind as long as its attempt is the same.
 
 To give an assignment up, the attempt of its pods is changed first; from then on no Binding of it
@@ -47,6 +48,7 @@ from gpu_scheduler.kubernetes.scheduler.devices import (
     lease_holders,
     lease_manifest,
 )
+from gpu_scheduler.kubernetes.scheduler.dra.allocator import ClaimAllocator
 from gpu_scheduler.kubernetes.scheduler.objects_view import is_bound
 from gpu_scheduler.kubernetes.scheduler.repair import (
     Completion,
@@ -108,6 +110,7 @@ class Writer:
         self._now = now
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._turns = asyncio.Semaphore(ASSIGNMENTS_AT_ONCE)
+        self._claims = ClaimAllocator(client, self._check_leader)
 
     # --- assignments
 
@@ -152,6 +155,13 @@ class Writer:
                 for claim in one.unbound
             )
             return leases, []
+        allocated = await self._all(
+            self._claims.allocate(one.pod, one.allocations)
+            for one in assignment.pods
+            if one.allocations
+        )
+        if any(result is not True for result in allocated):
+            return leases, []
         bound = await self._all(
             self._bind(one.pod, one.node, allocation_annotations(one)) for one in assignment.pods
         )
@@ -160,9 +170,14 @@ class Writer:
 
     async def complete(self, completion: Completion) -> bool:
         """Bind a pod that has all its leases; tells whether it is bound now."""
-        uuids = completion_annotations(completion)
-        (result,) = await self._all([self._bind(completion.pod, completion.node, uuids)])
+        (result,) = await self._all([self._complete(completion)])
         return result is True
+
+    async def _complete(self, completion: Completion) -> bool:
+        if not await self._claims.allocate(completion.pod, completion.allocations):
+            return False
+        annotations = completion_annotations(completion)
+        return await self._bind(completion.pod, completion.node, annotations)
 
     async def _lease(self, node: str, index: int, holders: list[Holder]) -> Lease:
         """Create the lease of a GPU; or join it, if only parts of the GPU are taken."""
@@ -250,11 +265,11 @@ class Writer:
         return result is True
 
     async def roll_back(self, rollback: Rollback) -> bool:
-        """Give up an assignment: evict what is bound, forbid late Bindings, release the leases."""
+        """Give up an assignment: evict what is bound, forbid late Bindings, release the GPUs."""
         evicted = await self._all(self._evict(pod) for pod in rollback.evicted)
         if any(result is not True for result in evicted):
             return False  # the leases remain as the note that this is to be done
-        fenced = await self._all(self._fence(pod) for pod in rollback.pods)
+        fenced = await self._all(self._withdraw(pod) for pod in rollback.pods)
         released = {
             pod.metadata.uid
             for pod, result in zip(rollback.pods, fenced, strict=True)
@@ -267,6 +282,14 @@ class Writer:
         )
         log.info("assignment given up", pods=len(rollback.pods), why=rollback.why)
         return True
+
+    async def withdraw(self, pod: Pod) -> bool:
+        """Forbid late Bindings of a pod that waits, and take back the devices of its claims."""
+        (result,) = await self._all([self._withdraw(pod)])
+        return result is True
+
+    async def _withdraw(self, pod: Pod) -> bool:
+        return await self._fence(pod) and await self._claims.take_back(pod)
 
     async def restore(self, missing: Missing) -> bool:
         """Write the lease of a GPU that a bound pod has."""
@@ -428,7 +451,7 @@ def allocation_annotations(one: AssignedPod) -> dict[str, str]:
 
 def completion_annotations(completion: Completion) -> dict[str, str]:
     """The same for a pod whose leases are all that is left of the decision."""
-    held = sorted(completion.held, key=lambda one: one.index)
+    held = sorted(completion.held, key=lambda one: (one.index, one.holder.uuid))
     return {
         ALLOCATED_ANNOTATION: ",".join(one.holder.uuid or str(one.index) for one in held),
         INDICES_ANNOTATION: ",".join(dict.fromkeys(str(one.index) for one in held)),

@@ -53,6 +53,12 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="use tls.crt and tls.key of another issuer, such as cert-manager; none are made",
     )
+    made.add_argument(
+        "--dra",
+        choices=("yes", "no"),
+        default="no",
+        help="give the GPUs of GpuClaims by ResourceClaims (Kubernetes 1.34 or newer)",
+    )
     made.add_argument("--check-interval", type=float, default=60.0, metavar="SECONDS")
     made.add_argument("--log-level", default="INFO")
     return made
@@ -64,7 +70,7 @@ async def run(args: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    app = application(CollectorRegistry())
+    app = application(CollectorRegistry(), uses_dra=args.dra == "yes")
     if args.tls_dir is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.minimum_version = ssl.TLSVersion.TLSv1_2

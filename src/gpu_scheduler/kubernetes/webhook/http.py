@@ -31,8 +31,8 @@ class AdmissionReview(msgspec.Struct, frozen=True, kw_only=True):
     request: AdmissionRequest
 
 
-def application(metrics: CollectorRegistry) -> web.Application:
-    """The routes of the webhook."""
+def application(metrics: CollectorRegistry, *, uses_dra: bool = False) -> web.Application:
+    """The routes of the webhook. With `uses_dra`, pods with a GpuClaim get a ResourceClaim."""
     reviews = Counter("gpu_webhook_reviews_total", "Pods reviewed", ["changed"], registry=metrics)
 
     async def mutate(request: web.Request) -> web.Response:
@@ -40,7 +40,9 @@ def application(metrics: CollectorRegistry) -> web.Application:
             review = msgspec.json.decode(await request.read(), type=AdmissionReview)
         except msgspec.DecodeError as error:
             return web.Response(status=400, text=f"this is not an AdmissionReview: {error}")
-        patch = patch_of(review.request.object)
+        # The uid of the request is unique, and the name of the pod may not be known yet.
+        name = f"gpus-{review.request.uid}" if uses_dra else ""
+        patch = patch_of(review.request.object, claim_name=name)
         reviews.labels(changed="yes" if patch else "no").inc()
         response: dict[str, Any] = {"uid": review.request.uid, "allowed": True}
         if patch:

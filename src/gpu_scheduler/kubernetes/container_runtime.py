@@ -1,8 +1,9 @@
-"""Whether the container runtime of a node injects devices by CDI, by what its Node object says.
+"""Which ways of giving devices to containers a node supports, by what its Node object says.
 
-containerd does so from 2.0 on; 1.7 only if its configuration says `enable_cdi = true`, which cannot
-be seen from outside; older ones ignore the names of devices silently, and a container would start
-without its GPU. CRI-O does so from 1.28 on.
+containerd injects devices by CDI from 2.0 on; 1.7 only if its configuration says
+`enable_cdi = true`, which cannot be seen from outside; older ones ignore the names of devices
+silently, and a container would start without its GPU. CRI-O does so from 1.28 on. A kubelet older
+than 1.34 starts a pod with a ResourceClaim silently without its devices.
 """
 
 from __future__ import annotations
