@@ -288,9 +288,15 @@ class RealNode:
         )
         return said.strip() == "True"
 
-    def log_of(self, namespace: str, pod: str, container: str = "main") -> list[str]:
-        """What the last container of a pod has printed, by line."""
-        files = self.pod_logs.glob(f"{namespace}_{pod}_*/{container}/*.log")
+    def log_of(
+        self, namespace: str, pod: str, container: str = "main", *, uid: str = "*"
+    ) -> list[str]:
+        """What the last container of a pod has printed, by line.
+
+        Logs of a pod that was deleted a moment ago may be there still: with the uid they are not
+        those of the next pod of the same name.
+        """
+        files = self.pod_logs.glob(f"{namespace}_{pod}_{uid}/{container}/*.log")
         newest = sorted(files, key=lambda path: int(path.stem))
         lines = newest[-1].read_text().splitlines() if newest else []
         return [line.split(" ", 3)[3] for line in lines if line.count(" ") >= 3]
