@@ -6,12 +6,17 @@ The control plane is of this file alone: admission policies and webhooks are for
 import json
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from gpu_scheduler.kubernetes.agent.resource_slice import SliceState, resource_slice, slice_name
+from gpu_scheduler.kubernetes.crds.node_status import Gpu, GpuNodeStatusStatus
+from gpu_scheduler.kubernetes.objects import OwnerReference
 from tests.kubernetes.lab.build import CONTROL_PLANE
 from tests.kubernetes.lab.component import Component, until
 from tests.kubernetes.lab.control_plane import ControlPlane, kwok_node
@@ -28,7 +33,7 @@ SCHEDULER = f"system:serviceaccount:{NAMESPACE}:gpu-scheduler-scheduler"
 VARIANTS: dict[str, list[str]] = {
     "default": [],
     "smallest": ["webhook.enabled=false", "agent.enabled=false", "admissionPolicies.enabled=false"],
-    "DRA": ["agent.dra=true", "agent.metricsPort=0", "rbac.aggregate=false"],
+    "without DRA": ["agent.dra=false", "agent.metricsPort=0", "rbac.aggregate=false"],
     "privileged agent": ["agent.privileged=true", "agent.driverRoot=/run/nvidia/driver"],
     "webhook by address": ["webhook.url=https://webhook.example:8443/mutate"],
 }
@@ -83,7 +88,7 @@ def installed(plane: ControlPlane, port: int) -> ControlPlane:
 
 
 def pod(name: str, *, gpus: int = 1, **fields: Any) -> dict[str, Any]:
-    limits = {"nvidia.com/gpu": str(gpus)}
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -124,6 +129,24 @@ def test_optional_resources_of_others_are_rendered() -> None:
 def test_the_plain_manifests_are_those_of_the_chart() -> None:
     stored = (MANIFESTS / "gpu-scheduler.yaml").read_text(encoding="utf-8")
     assert stored == rendered(), "run 'make manifests'"
+
+
+@pytest.mark.parametrize(
+    ("version", "values", "is_on"),
+    [
+        ("1.34.0", [], True),
+        ("1.33.13", [], False),
+        ("1.34.0", ["agent.dra=false"], False),
+        ("1.33.13", ["agent.dra=true"], True),
+        ("1.34.0", ["agent.enabled=false"], False),
+    ],
+)
+def test_dra_is_on_where_the_cluster_has_it(version: str, values: list[str], is_on: bool) -> None:
+    options = [option for value in values for option in ("--set", value)]
+    text = helm("template", "gpu-scheduler", str(CHART), "--kube-version", version, *options)
+    kinds = [one["kind"] for one in yaml.safe_load_all(text) if one]
+    assert ("DeviceClass" in kinds, "--dra=yes" in text) == (is_on, is_on)
+    assert ("--dra=no" in text) is not is_on
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -261,7 +284,7 @@ def test_the_scheduler_uses_all_that_its_account_may_and_nothing_else(
     webhook = Component(
         *("webhook", installed.kubeconfig_of_account("gpu-scheduler-webhook", NAMESPACE)),
         *(tmp_path / "webhook.log", "--namespace", NAMESPACE, "--host", "127.0.0.1"),
-        *("--port", str(port), "--dns-name", "localhost"),
+        *("--port", str(port), "--dns-name", "localhost", "--dra", "yes"),
     )
     scheduler = Component(
         *("scheduler", installed.kubeconfig_of_account("gpu-scheduler-scheduler", NAMESPACE)),
@@ -343,6 +366,54 @@ def test_the_scheduler_uses_all_that_its_account_may_and_nothing_else(
             ),
             both,
         )
+        # A GpuClaim alone: the webhook names a ResourceClaim, and the scheduler makes it.
+        dra_node(installed, "c")
+        by_claim = pod("by-claim", gpus=0, metadata=annotated, nodeSelector={"offers": "c"})
+        apply(installed, by_claim)
+        until(lambda: phase("by-claim") == "Running", both)
+        used_claims = installed.kubectl("get", "resourceclaims", "-o", "json")
+        (made,) = json.loads(used_claims)["items"]
+        asked = {"name": "r", "exactly": {"deviceClassName": "gpu.scheduling"}}
+        theirs = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "theirs", "namespace": "default"},
+            "spec": {"devices": {"requests": [asked]}},
+        }
+        uses = [{"name": "r", "resourceClaimName": "theirs"}]
+        selected = {"nodeSelector": {"offers": "c"}, "resourceClaims": uses}
+        apply(installed, theirs, pod("by-theirs", gpus=0, **selected))
+        until(lambda: phase("by-theirs") == "Running", both)
+        assert made["metadata"]["ownerReferences"][0]["name"] == "by-claim"
+        (result,) = made["status"]["allocation"]["devices"]["results"]
+        allocated = installed.kubectl(
+            "get",
+            "pod",
+            "by-claim",
+            "-o",
+            r"jsonpath={.metadata.annotations.gpu\.scheduling/allocated}",
+        )
+        assert (result["pool"], result["device"]) == ("c", allocated.lower())
+        # Quotas and reservations have a status as well.
+        queue = {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuQueue",
+            "metadata": {"name": "others"},
+            "spec": {"namespaces": ["others"]},
+        }
+        start = datetime.now(UTC) + timedelta(days=1)
+        kept = {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuReservation",
+            "metadata": {"name": "tomorrow"},
+            "spec": {
+                "queue": "others",
+                "count": 1,
+                "startTime": start.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "endTime": (start + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            },
+        }
+        apply(installed, queue, kept)
         installed.kubectl("delete", "pod", "high", "--wait=false")
         until(lambda: ("delete", "leases") in used(installed)[0], both)
         # These two are used only if another writer was faster.
@@ -356,6 +427,45 @@ def test_the_scheduler_uses_all_that_its_account_may_and_nothing_else(
             if one.process is not None:
                 one.stop()
     outage_blocks_no_other_pods(installed)
+
+
+def dra_node(plane: ControlPlane, name: str) -> None:
+    """A node of kwok with what its agent would report: two GPUs, offered to ResourceClaims."""
+    node = kwok_node(name, gpus=0, labels={"offers": name})
+    node["status"]["nodeInfo"] = {
+        "kubeletVersion": "v1.35.0",
+        **dict.fromkeys(
+            (
+                *("machineID", "systemUUID", "bootID", "kernelVersion", "osImage"),
+                *("containerRuntimeVersion", "kubeProxyVersion", "operatingSystem"),
+                "architecture",
+            ),
+            "test",
+        ),
+    }
+    node["status"]["allocatable"].pop("nvidia.com/gpu")
+    status = GpuNodeStatusStatus(
+        heartbeat_time=datetime.now(UTC),
+        gpus=tuple(
+            Gpu(index=index, uuid=f"GPU-{name}-{index}", model="NVIDIA H100", memory_mib=81920)
+            for index in range(2)
+        ),
+    )
+    report = {
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuNodeStatus",
+        "metadata": {"name": name},
+    }
+    apply(plane, node, report)
+    changes = json.dumps({"status": msgspec.to_builtins(status)})
+    patch = ("patch", "gpunodestatus", name, "--subresource=status", "--type=merge", "-p")
+    plane.kubectl(*patch, changes)
+    uid = plane.kubectl("get", "node", name, "-o", "jsonpath={.metadata.uid}")
+    owner = OwnerReference(api_version="v1", kind="Node", name=name, uid=uid)
+    offered = resource_slice(name, status, owner, SliceState())
+    assert offered is not None
+    offered["metadata"]["name"] = slice_name(name)
+    apply(plane, {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **offered})
 
 
 def outage_blocks_no_other_pods(plane: ControlPlane) -> None:

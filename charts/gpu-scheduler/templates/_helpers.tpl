@@ -20,7 +20,8 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "gpu-scheduler.na
 
 {{- /* Whether GPUs are given by Dynamic Resource Allocation: yes or no. */ -}}
 {{- define "gpu-scheduler.dra" -}}
-{{- $has := .Capabilities.APIVersions.Has "resource.k8s.io/v1" -}}
+{{- /* `helm template` believes that every cluster serves every API. */ -}}
+{{- $has := and (.Capabilities.APIVersions.Has "resource.k8s.io/v1") (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- $wanted := ternary $has .Values.agent.dra (eq (toString .Values.agent.dra) "auto") -}}
 {{- ternary "yes" "no" (and .Values.agent.enabled $wanted) -}}
 {{- end -}}
