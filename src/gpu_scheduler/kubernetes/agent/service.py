@@ -87,6 +87,15 @@ class Agent:
         self._healthy = Gauge(
             "gpu_agent_gpu_healthy", "1 if a GPU can be trusted", ["gpu"], registry=metrics
         )
+        self._utilization = Gauge(
+            "gpu_agent_utilization_percent", "How busy a GPU is", ["gpu"], registry=metrics
+        )
+        self._memory_used = Gauge(
+            "gpu_agent_memory_used_bytes", "GPU memory in use", ["gpu"], registry=metrics
+        )
+        self._power = Gauge(
+            "gpu_agent_power_watts", "The power that a GPU draws", ["gpu"], registry=metrics
+        )
         self._writes = Gauge(
             "gpu_agent_status_writes", "Writes of the GpuNodeStatus", registry=metrics
         )
@@ -228,6 +237,11 @@ class Agent:
         for reading in self._readings.readings:
             self._temperature.labels(gpu=str(reading.index)).set(reading.temperature_c)
             self._healthy.labels(gpu=str(reading.index)).set(int(reading.healthy))
+            self._memory_used.labels(gpu=str(reading.index)).set(reading.memory_used_mb << 20)
+            if reading.load_percent is not None:
+                self._utilization.labels(gpu=str(reading.index)).set(reading.load_percent)
+            if reading.power_known:
+                self._power.labels(gpu=str(reading.index)).set(reading.power_mw / 1000)
         self._writes.set(publisher.writes)
         self._failures.set(publisher.failures)
 
