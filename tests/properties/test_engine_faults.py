@@ -202,6 +202,45 @@ def test_any_number_of_failing_jobs_delays_other_accounts_by_a_bounded_number_of
         assert found == starts(expected)
 
 
+@pytest.mark.parametrize("policy", ["easy", "fair", "skip"])
+@settings(max_examples=examples(40))
+@given(jobs=JOBS, poisoned=st.lists(st.integers(0, 3), min_size=1, max_size=12), data=st.data())
+def test_failing_jobs_that_the_engine_does_not_name_delay_others_by_a_cycle_per_account(
+    policy: str, jobs: list[Job], poisoned: list[int], data: st.DataObject
+) -> None:
+    """However many such jobs each of several accounts has, and whoever came first."""
+    core, expected = a_server(policy), a_server(policy)
+    eves = [a_job(id="", number=0, name=POISON, user=f"eve{one}") for one in poisoned]
+    order = data.draw(st.permutations([*jobs, *eves]))
+    numbers = {number for number, job in enumerate(order, start=1) if job.name == POISON}
+    for number, job in enumerate(order, start=1):
+        core.apply(Submit(job if job.name == POISON else replace(job, name=str(number))), 0)
+        if job.name != POISON:
+            expected.apply(Submit(replace(job, name=str(number))), 0)
+    run, runs = Cycle.run, 0
+
+    def fails(self: Cycle, now_ms: int) -> None:
+        nonlocal runs
+        runs += 1
+        if numbers.intersection(self.state.queue.entries):
+            raise Injected
+        run(self, now_ms)
+
+    found: list[str] = []
+    others = starts(expected)
+    with capture_logs(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cycle, "run", fails)
+        for _ in range(len(set(poisoned))):
+            runs = 0
+            outcome = core.apply(RunCycle(), 0)
+            found += [e.job.name for e in outcome.effects if isinstance(e, StartOrder)]
+            assert runs <= 1 + culprits.MOST_TRIES
+        assert found == others
+        while core.wants_cycle:
+            core.apply(RunCycle(), 0)
+    assert set(core.state.sweep.set_aside) == {f"job-{number}" for number in numbers}
+
+
 def test_faults_are_injected_all_over_the_engine() -> None:
     """The list is not empty by mistake."""
     names = {str(fault) for fault in FAULTS}

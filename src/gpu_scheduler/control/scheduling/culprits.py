@@ -8,7 +8,7 @@ leaves out
 2. if that is not enough, all jobs of accounts with such jobs, now or in earlier cycles. Other
    accounts get a plan, and the next cycle goes on with the jobs that were left out;
 3. if the engine names no job, or not the right one, a job that bisection finds: of the jobs by
-   number, the last one of the shortest prefix of the queue that fails.
+   number that are not left out yet, the last one of the shortest prefix that fails.
 
 So accounts without such jobs wait at most for one cycle per `MOST_ACCOUNTS` accounts with them (one
 per account where only bisection finds them), however many jobs those have; and a cycle runs the
@@ -89,9 +89,7 @@ class _Search:
         if not isinstance(self._try(()), Plan):
             return {}, None
         culprits, plan = self._leave_out_named(failure)
-        if plan is None and len(culprits) < MOST_CULPRITS:
-            culprits, plan = self._leave_out_by_bisection()
-        if plan is not None or not culprits:
+        if plan is not None:
             return culprits, plan
         return self._leave_out_accounts(culprits, known)
 
@@ -108,12 +106,46 @@ class _Search:
             failure = result
         return culprits, None
 
-    def _leave_out_by_bisection(self) -> tuple[Culprits, Plan | None]:
-        """Leave out the last job of the shortest prefix of the queue that fails."""
-        waiting = self._snapshot.waiting
+    def _leave_out_accounts(
+        self, culprits: Culprits, known: set[JobOwner]
+    ) -> tuple[Culprits, Plan | None]:
+        """Leave out all jobs of the accounts with culprits, until the engine does not fail.
+
+        A plan without culprits would end the search for good, so each search finds one at least.
+        """
+        accounts = known | {owner_of(self.jobs[number]) for number in culprits}
+        for _ in range(MOST_ACCOUNTS):
+            rest = self._without_accounts(accounts)
+            result = self._try(rest)
+            if isinstance(result, Plan):
+                if not culprits:
+                    culprits = self._found_by_bisection(self._snapshot.waiting)
+                return culprits, replace(result, complete=False)
+            number = result.number
+            if number not in self.jobs or owner_of(self.jobs[number]) in accounts:
+                return self._leave_out_one_more(culprits, accounts, rest)
+            culprits[number] = result
+            accounts.add(owner_of(self.jobs[number]))
+        return culprits, None
+
+    def _leave_out_one_more(
+        self, culprits: Culprits, accounts: set[JobOwner], rest: Sequence[Waiting]
+    ) -> tuple[Culprits, Plan | None]:
+        """Leave out a job that the engine did not name; if that is not enough, its account."""
+        found = self._found_by_bisection(rest)
+        culprits |= found
+        result = self._try([one for one in rest if one.job.number not in found])
+        if isinstance(result, Plan):
+            return culprits, replace(result, complete=result.complete and not accounts)
+        owners = {owner_of(self.jobs[number]) for number in found}
+        result = self._try(self._without_accounts(accounts | owners))
+        return culprits, replace(result, complete=False) if isinstance(result, Plan) else None
+
+    def _found_by_bisection(self, waiting: Sequence[Waiting]) -> Culprits:
+        """The last job of the shortest prefix that fails; none if all of them do not fail."""
         good, bad, failure = 0, len(waiting), self._try(waiting)
         if isinstance(failure, Plan):
-            return {}, None  # It failed before, but not with a state built from the snapshot.
+            return {}
         while bad - good > 1:
             middle = (good + bad) // 2
             result = self._try(waiting[:middle])
@@ -121,28 +153,10 @@ class _Search:
                 good = middle
             else:
                 bad, failure = middle, result
-        culprits = {waiting[bad - 1].job.number: failure}
-        result = self._try_without(culprits)
-        return culprits, result if isinstance(result, Plan) else None
+        return {waiting[bad - 1].job.number: failure}
 
-    def _leave_out_accounts(
-        self, culprits: Culprits, known: set[JobOwner]
-    ) -> tuple[Culprits, Plan | None]:
-        """Leave out all jobs of the accounts with culprits, until the engine does not fail."""
-        accounts = known | {owner_of(self.jobs[number]) for number in culprits}
-        for _ in range(MOST_ACCOUNTS):
-            rest = [one for one in self._snapshot.waiting if owner_of(one.job) not in accounts]
-            if not rest:
-                break
-            result = self._try(rest)
-            if isinstance(result, Plan):
-                return culprits, replace(result, complete=False)
-            number = result.number
-            if number not in self.jobs or owner_of(self.jobs[number]) in accounts:
-                break
-            culprits[number] = result
-            accounts.add(owner_of(self.jobs[number]))
-        return culprits, None
+    def _without_accounts(self, accounts: Collection[JobOwner]) -> list[Waiting]:
+        return [one for one in self._snapshot.waiting if owner_of(one.job) not in accounts]
 
     def _without_innocent(self, culprits: Culprits, plan: Plan) -> tuple[Culprits, Plan]:
         """Clear each suspect with which the engine does not fail."""
