@@ -5,6 +5,7 @@ Every caller sees which jobs run where and for whom; only the owner and admins s
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Container, Iterator
@@ -24,7 +25,7 @@ from gpu_scheduler.api.http.openapi import (
 )
 from gpu_scheduler.api.http.request import Request, Response, in_units, json_response
 from gpu_scheduler.api.queue_order import SORTS, SortedJobs
-from gpu_scheduler.api.routes.job_views import JobLine, JobViews
+from gpu_scheduler.api.routes.job_views import JobLine, JobViews, job_views
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.quota.report import node_shares
@@ -36,6 +37,8 @@ from gpu_scheduler.model.job import NORMAL_PRIORITY, JobState, Pool
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading
 from gpu_scheduler.model.node import NodeState, device_problem, device_state, node_problem
 from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.store.interface import Store
+from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.times import write_time
 
 
@@ -289,7 +292,7 @@ router = Router("cluster")
 async def cluster_status(context: Context, request: Request) -> Response:
     """The cluster status: nodes, GPUs and jobs in numbers."""
     detailed = context.parse_query(request, "detailed").flag("detailed")
-    counts = context.service.store.count_states()
+    counts = await asyncio.to_thread(context.service.store.count_states)
     nodes = node_resources(context)
     online = [resources for resources in nodes if resources.node.state is NodeState.ONLINE]
     state = context.state
@@ -588,6 +591,9 @@ async def overview(context: Context, request: Request) -> Response:
     user = context.user_filter(request, query)
     order = context.sorted_jobs.find(request.caller, sort, words, user, offset + limit)
     offset = min(offset, max(0, order.total - limit))
+    ids = order.ids[offset : offset + limit]
+    rows = await asyncio.to_thread(_stored, context.service.store, ids)
+    views = await job_views(context.service, request.caller, rows)
     nodes = node_resources(context)
     return json_response(
         Overview(
@@ -599,7 +605,7 @@ async def overview(context: Context, request: Request) -> Response:
             problem=_problem(context),
             counts=order.counts,
             gpus=[] if query.flag("without_gpus") else list(gpu_forms(context, request.caller)),
-            jobs=_lines(context, request.caller, order.ids[offset : offset + limit]),
+            jobs=_lines(context, views, rows),
             offset=offset,
             total=order.total,
             found=_position(context, order, query.text("find")),
@@ -622,10 +628,13 @@ def _problem(context: Context) -> str:
     return problems[0] if problems else ""
 
 
-def _lines(context: Context, caller: Caller, ids: list[str]) -> list[JobLine]:
-    """Return the stored jobs of the window."""
-    views = JobViews(context.service, caller)
-    rows = [row for job_id in ids if (row := context.service.store.job(job_id)) is not None]
+def _stored(store: Store, ids: list[str]) -> list[JobRow]:
+    """Read the jobs of the window."""
+    return [row for job_id in ids if (row := store.job(job_id)) is not None]
+
+
+def _lines(context: Context, views: JobViews, rows: list[JobRow]) -> list[JobLine]:
+    """Return the lines of the window."""
     waiting = [row.job.number for row in rows if row.state is JobState.PENDING]
     starts = context.explainer.expected_starts(waiting)
     lines = []

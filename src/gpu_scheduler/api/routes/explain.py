@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from msgspec import Struct
@@ -58,6 +59,7 @@ async def explain_job(context: Context, request: Request) -> Response:
     context.parse_query(request)
     state = row.state if task is None else task_state(row, task)
     job = row.job
+    tasks = await _read_tasks(context, row, task, state)
     explainer = context.explainer
     form = Explanation(
         job_id=job.id if task is None else f"{job.id}_{task}",
@@ -91,7 +93,7 @@ async def explain_job(context: Context, request: Request) -> Response:
         code, text = describe_reason(None if job.array else explainer.reason(job.id))
         form.code, form.reason = code or form.code, text or row.reason
         if job.array is not None:
-            start_ms, form.reason = _task_progress(context, row, task)
+            start_ms, form.reason = _task_progress(context, row, task, tasks)
         form.reason = form.reason or f"{state.value} since {format_utc(start_ms or 0)}"
         lost = explainer.lost_node(job.id, task)
         if lost is not None:  # matters more than since when it runs
@@ -111,7 +113,7 @@ async def explain_job(context: Context, request: Request) -> Response:
             if gauge is not None and gauge.active_warning:
                 form.reason += f"; warned: {gauge.active_warning}"
     elif job.array is not None:
-        form.reason = row.reason or _describe_task_ends(context, row, task)
+        form.reason = row.reason or _describe_task_ends(row, task, tasks)
     else:
         form.reason = row.reason or _exit_text(row)
     if not request.caller.may_see(job.user, job.tenant):
@@ -143,10 +145,23 @@ def _note_stale(context: Context, row: JobRow) -> None:
         note_stale(row.job.id)
 
 
-def _task_progress(context: Context, row: JobRow, task: int | None) -> tuple[int | None, str]:
-    """Return when an array, or one task of it, started, and the progress of its tasks."""
+async def _read_tasks(
+    context: Context, row: JobRow, task: int | None, state: JobState
+) -> list[TaskRow]:
+    """Read the tasks of an array that its explanation needs, in a thread."""
+    failed = dict(row.tasks).get(JobState.FAILED)
     only = None if task is None else IntervalSet.of([task])
-    rows = context.service.store.tasks(row.job.id, only=only)
+    if row.job.array is None or state not in {*HOLDING, *ENDED}:
+        return []
+    if only is None and state in ENDED:
+        only = IntervalSet.of([min(failed)]) if failed else IntervalSet()
+    return await asyncio.to_thread(context.service.store.tasks, row.job.id, only=only)
+
+
+def _task_progress(
+    context: Context, row: JobRow, task: int | None, rows: list[TaskRow]
+) -> tuple[int | None, str]:
+    """Return when an array, or one task of it, started, and the progress of its tasks."""
     starts = [one.first_start_ms for one in rows if one.first_start_ms is not None]
     if task is not None or not starts:
         return (min(starts) if starts else None), ""
@@ -160,17 +175,15 @@ def _task_progress(context: Context, row: JobRow, task: int | None) -> tuple[int
     return min(starts), text
 
 
-def _describe_task_ends(context: Context, row: JobRow, task: int | None) -> str:
+def _describe_task_ends(row: JobRow, task: int | None, rows: list[TaskRow]) -> str:
     """Describe the end of one task; of an array, count the ends and name the first failure."""
     if task is not None:
-        rows = context.service.store.tasks(row.job.id, only=IntervalSet.of([task]))
         return _exit_text(rows[0]) if rows else task_state(row, task).value
     text = ", ".join(f"{len(numbers):,} {state.value}" for state, numbers in row.tasks if numbers)
     failed = dict(row.tasks).get(JobState.FAILED)
     if not failed:
         return f"tasks: {text}"
-    first = context.service.store.tasks(row.job.id, only=IntervalSet.of([min(failed)]))
-    return f"tasks: {text}; task {min(failed)} {_exit_text(first[0]) if first else 'failed'}"
+    return f"tasks: {text}; task {min(failed)} {_exit_text(rows[0]) if rows else 'failed'}"
 
 
 def _exit_text(row: JobRow | TaskRow) -> str:

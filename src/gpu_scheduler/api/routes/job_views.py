@@ -6,9 +6,11 @@ captured environments are never shown. Other callers get a redacted view with th
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable
-from typing import Any, cast, get_args, get_origin
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast, get_args, get_origin
 
 from msgspec import Struct, structs
 
@@ -242,14 +244,96 @@ _EMPTY = {
 """The empty values of all other fields."""
 
 
+class Details(Protocol):
+    """What a view needs besides the row of the job: a store, or what was read of it before."""
+
+    def launch(self, job_id: str) -> Launch | None: ...
+    def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]: ...
+    def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]: ...
+    def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]: ...
+    def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]: ...
+
+
+@dataclass(slots=True)
+class StoredDetails:
+    """The details of some jobs, read in advance."""
+
+    launches: dict[str, Launch] = field(default_factory=dict)
+    measures: dict[str, Measure] = field(default_factory=dict)
+    ended: dict[str, list[AttemptRow]] = field(default_factory=dict)
+    measured: dict[tuple[str, int | None], list[AttemptMeasure]] = field(default_factory=dict)
+    held_tasks: dict[str, list[TaskRow]] = field(default_factory=dict)
+
+    def launch(self, job_id: str) -> Launch | None:
+        return self.launches.get(job_id)
+
+    def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
+        return [row for row in self.ended.get(job_id, ()) if task in {None, row.task}]
+
+    def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
+        return self.measured.get((job_id, task), [])
+
+    def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:
+        return {name: self.measures[name] for name in job_ids if name in self.measures}
+
+    def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
+        return [row for row in self.held_tasks.get(job_id, ()) if only is None or row.task in only]
+
+
+def read_details(
+    store: Store, rows: Sequence[JobRow], caller: Caller, task: int | None = None
+) -> StoredDetails:
+    """Read what the views of these jobs need; with `task`, also what that of one task needs."""
+    seen = [row for row in rows if caller.may_see(row.job.user, row.job.tenant)]
+    arrays = [row.job.id for row in seen if row.job.array is not None and row.tasks]
+    found = StoredDetails(
+        launches=store.launches([row.job.id for row in seen]),
+        measures=store.job_measures(arrays) if arrays else {},
+    )
+    for row in rows:
+        job_id = row.job.id
+        if row.job.array is not None:
+            numbers = IntervalSet() if task is None else IntervalSet.of([task])
+            for state, some in row.tasks:
+                numbers = numbers.union(some) if state in HOLDING else numbers
+            if numbers:
+                found.held_tasks[job_id] = store.tasks(job_id, only=numbers)
+        elif row.attempt and row.state not in {*HOLDING, JobState.PENDING}:
+            found.ended[job_id] = store.attempts(job_id)
+    for row in seen:
+        if row.job.array is None and row.attempt:
+            found.measured[row.job.id, None] = store.attempt_measures(row.job.id)
+        elif task is not None:
+            found.measured[row.job.id, task] = store.attempt_measures(row.job.id, task)
+    return found
+
+
+async def job_views(
+    service: Service,
+    caller: Caller,
+    rows: Sequence[JobRow],
+    attach: Attach | None = None,
+    task: int | None = None,
+) -> JobViews:
+    """Make the views of these jobs, with their details read in a thread."""
+    details = await asyncio.to_thread(read_details, service.store, rows, caller, task)
+    return JobViews(service, caller, attach, details)
+
+
 class JobViews:
     """Makes the views of jobs for one caller."""
 
-    def __init__(self, service: Service, caller: Caller, attach: Attach | None = None) -> None:
-        """The caller determines what is redacted."""
+    def __init__(
+        self,
+        service: Service,
+        caller: Caller,
+        attach: Attach | None = None,
+        details: Details | None = None,
+    ) -> None:
+        """The caller determines what is redacted. Without `details` the store is read."""
         self._attach = attach
         self._service = service
-        self._store = service.store
+        self._store: Details = details or service.store
         self._caller = caller
         self._reasons: Reasons | None = None
 
@@ -526,7 +610,7 @@ def attempt_id(job_id: str, task: int | None, attempt: int) -> str:
     return f"{job_id}.{attempt}" if task is None else f"{job_id}_{task}.{attempt}"
 
 
-def last_attempt(store: Store, row: JobRow, task: int | None) -> int:
+def last_attempt(store: Details, row: JobRow, task: int | None) -> int:
     """Return the number of the last attempt of a job or task; 0 if there was none."""
     if task is None:
         return row.attempt

@@ -6,6 +6,9 @@ in `submit`.
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
@@ -21,9 +24,9 @@ from gpu_scheduler.api.routes.job_views import (
     ArrayTask,
     AttemptForm,
     JobForm,
-    JobViews,
     attempt_form,
     attempt_id,
+    job_views,
     places,
     states_of,
     task_form,
@@ -50,8 +53,9 @@ from gpu_scheduler.model.job import (
     display_name,
     parse_priority,
 )
-from gpu_scheduler.store.interface import JobQuery, JobVisibility, SweepCount
-from gpu_scheduler.store.rows import JobRow
+from gpu_scheduler.model.measurements import AttemptMeasure
+from gpu_scheduler.store.interface import JobQuery, JobVisibility, Store, SweepCount
+from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from gpu_scheduler.wire.job_reader import SHELL, read_patch
 from gpu_scheduler.wire.jobs import JobPatch, PriorityRequest, read_tasks
 from gpu_scheduler.wire.times import read_time, write_time
@@ -200,17 +204,21 @@ async def list_jobs(context: Context, request: Request) -> Response:
     """List jobs, newest first; of other users only unfinished ones, without details."""
     query = context.parse_query(request, *(parameter.name for parameter in _LIST_QUERY))
     job_query = _job_query(context, request, query)
-    store = context.service.store
-    rows = store.find_jobs(job_query)
-    views = JobViews(context.service, request.caller, context.settings.attach)
+    rows, total = await asyncio.to_thread(_page, context.service.store, job_query)
+    views = await job_views(context.service, request.caller, rows, context.settings.attach)
     more = len(rows) == job_query.limit and len(rows) > 0
     return json_response(
         JobPage(
             jobs=[views.job(row) for row in rows],
-            total=store.count_jobs(job_query),
+            total=total,
             next_cursor=str(rows[-1].job.number) if more else None,
         )
     )
+
+
+def _page(store: Store, query: JobQuery) -> tuple[list[JobRow], int]:
+    """Read one page of jobs, and how many jobs there are on all pages."""
+    return store.find_jobs(query), store.count_jobs(query)
 
 
 @router.operation("GET", "/jobs/{job_id}", response=JobForm, errors=(404,))
@@ -218,7 +226,7 @@ async def get_job(context: Context, request: Request) -> Response:
     """One job, or one array task (12_4); of other users without details."""
     row, task = context.find_known_job(request)
     context.parse_query(request)
-    views = JobViews(context.service, request.caller, context.settings.attach)
+    views = await job_views(context.service, request.caller, [row], context.settings.attach, task)
     return json_response(views.job(row) if task is None else views.task(row, task))
 
 
@@ -235,23 +243,29 @@ async def list_attempts(context: Context, request: Request) -> Response:
     query = context.parse_query(request, "task")
     if task is None:
         task = query.optional("task")
-    store = context.service.store
-    measured = {m.allocation_id: m for m in store.attempt_measures(row.job.id, task)}
-    ended = store.attempts(row.job.id, task)
+    ended, rows, tasks = await asyncio.to_thread(_read_attempts, context.service.store, row, task)
+    measured = {one.allocation_id: one for one in rows}
     attempts = [attempt_form(attempt, measured.get(attempt.allocation_id)) for attempt in ended]
-    attempts += _running_attempts(context, row, task)
+    attempts += _running_attempts(context, row, tasks)
     return json_response(AttemptList(attempts))
 
 
-def _running_attempts(context: Context, row: JobRow, task: int | None) -> list[AttemptForm]:
-    """Return the running attempts that are committed."""
+def _read_attempts(
+    store: Store, row: JobRow, task: int | None
+) -> tuple[list[AttemptRow], list[AttemptMeasure], list[TaskRow]]:
+    """Read the ended attempts of a job or task, their measurements, and its tasks."""
+    only = IntervalSet.of([task]) if task is not None else None
+    tasks = [] if row.job.array is None else store.tasks(row.job.id, only=only)
+    return store.attempts(row.job.id, task), store.attempt_measures(row.job.id, task), tasks
+
+
+def _running_attempts(context: Context, row: JobRow, tasks: list[TaskRow]) -> list[AttemptForm]:
+    """Return the running attempts that are committed; `tasks` are those of an array."""
     job_id = row.job.id
     numbers: list[tuple[int | None, int, JobState]]
     if row.job.array is None:
         numbers = [(None, row.attempt, row.state)]
     else:
-        only = IntervalSet.of([task]) if task is not None else None
-        tasks = context.service.store.tasks(job_id, only=only)
         numbers = [(t.task, t.attempt, t.state) for t in tasks]
     running = context.state.cluster.running
     attempts = []
@@ -303,7 +317,8 @@ async def list_array_tasks(context: Context, request: Request) -> Response:
         raise WrongState(f"{display_name(row.job.id)} is not an array, so it has no tasks")
     last = array.tasks.ranges[-1][1]
     only = IntervalSet(((after + 1, last),)) if after < last else IntervalSet()
-    tasks = context.service.store.tasks(row.job.id, only=only) if only else []
+    read = partial(context.service.store.tasks, row.job.id, only=only)
+    tasks = await asyncio.to_thread(read) if only else []
     page = tasks[:limit]
     return json_response(
         ArrayTaskPage(
@@ -422,9 +437,8 @@ async def list_tasks(context: Context, request: Request) -> Response:
         limit=query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page),
         offset=query.number("offset", 0),
     )
-    store = context.service.store
-    rows = store.find_jobs(job_query)
-    return json_response(TaskPage([_task_form(row) for row in rows], store.count_jobs(job_query)))
+    rows, total = await asyncio.to_thread(_page, context.service.store, job_query)
+    return json_response(TaskPage([_task_form(row) for row in rows], total))
 
 
 @router.operation("GET", "/tasks/{job_id}", tag="tasks", response=TaskForm, errors=(403, 404))
@@ -464,7 +478,7 @@ async def list_sweeps(context: Context, request: Request) -> Response:
     by_name: dict[str, list[SweepCount]] = {}
     caller = request.caller
     within = caller.tenants if caller.confined else None
-    for count in context.service.store.sweeps(caller.user, within):
+    for count in await asyncio.to_thread(context.service.store.sweeps, caller.user, within):
         by_name.setdefault(count.name, []).append(count)
     newest_first = sorted(by_name.values(), key=lambda counts: -max(c.last for c in counts))
     return json_response(SweepList([_sweep_form(caller.user, counts) for counts in newest_first]))
@@ -508,7 +522,8 @@ async def update_job(context: Context, request: Request) -> Response:
             command = Hold(row.job.id) if changes["hold"] else Release(row.job.id)
         await context.service.apply(command, request.caller)
     row, _ = context.find_job(request)
-    return json_response(JobViews(context.service, request.caller).job(row))
+    views = await job_views(context.service, request.caller, [row])
+    return json_response(views.job(row))
 
 
 @router.operation("POST", "/jobs/{job_id}/hold", response=Changed, errors=_ERRORS)
@@ -630,7 +645,7 @@ async def correct_usage(context: Context, request: Request) -> Response:
         )
     if not body.reason.strip() or len(body.reason) > MAX_REASON:
         raise InvalidRequest(f"reason is missing or longer than {MAX_REASON} characters")
-    attempts = context.service.store.attempts(job_id, task)
+    attempts = await asyncio.to_thread(context.service.store.attempts, job_id, task)
     found = [one for one in attempts if (one.attempt, one.task) == (body.attempt, task)]
     if not found:
         raise UnknownThing(

@@ -6,6 +6,7 @@ never labels.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -92,6 +93,8 @@ class SchedulerCollector(Collector):
         """`requests` are the API's own counts by method, path and status."""
         self._context = context
         self._requests = requests
+        self.counts: dict[JobState, int] = {}
+        """The stored jobs by state, read before each scrape."""
 
     def collect(self) -> Iterable[Metric]:
         """Yield all metrics."""
@@ -113,10 +116,9 @@ class SchedulerCollector(Collector):
         counted[JobState.PENDING.value] = counted.get("submitted", 0) + counted.get("retried", 0)
         total = _counter("jobs", "Jobs and tasks that entered a state since the start.", "state")
         current = _gauge("jobs_current", "Jobs by state now; an array counts once.", "state")
-        now = service.store.count_states()
         for job_state in JobState:
             total.add_metric([job_state.value], counted.get(job_state.value, 0))
-            current.add_metric([job_state.value], now.get(job_state, 0))
+            current.add_metric([job_state.value], self.counts.get(job_state, 0))
         yield total
         yield current
         yield _gauge("queue_size", "Tasks that wait.", value=state.queued_tasks)
@@ -266,13 +268,15 @@ class SchedulerCollector(Collector):
 def metrics_operation(context: Context, requests: Requests) -> Operation:
     """Return the operation GET /metrics; its registry has none of the default collectors."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(SchedulerCollector(context, requests))
+    collector = SchedulerCollector(context, requests)
+    registry.register(collector)
     router = Router("cluster")
 
     @router.operation("GET", "/metrics", prefix="", media="text/plain", public=True)
     async def metrics(context: Context, request: Request) -> Response:
         """Metrics for Prometheus."""
         context.parse_query(request)
+        collector.counts = await asyncio.to_thread(context.service.store.count_states)
         text = generate_latest(registry).decode()
         return Response(_CONTROL.sub(_escaped, text).encode(), media=MEDIA)
 
