@@ -15,10 +15,12 @@ from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import Snapshot
 from tests.effort import examples
-from tests.properties.dump import dump_of
+from tests.properties.dump import SHAPE_TABLES, contents, differences, dump_of
 from tests.properties.rig import Rig
-from tests.properties.strategies import Scenario, policies, scenarios
+from tests.properties.strategies import EVERY_POLICY, Scenario, policies, scenarios
 
+CACHES = tuple(f"cluster.{name}" for name in (*SHAPE_TABLES, "score_memory", "preemption_cache"))
+"""What `decide` may remember in the state: answers that it would compute again."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -64,6 +66,25 @@ def test_repeated_decision_gives_same_plan_and_leaves_state_unchanged(
     assert cluster.snapshot() == snapshot
     assert dump_of(cluster) == before
     assert decide(cluster, cluster.policy, now_ms).to_json() == first.to_json()
+
+
+@pytest.mark.parametrize("policy", EVERY_POLICY)
+@settings(max_examples=examples(15))
+@given(scenario=scenarios(), most=st.integers(1, 12), is_rebuilt=st.booleans())
+def test_decision_writes_into_no_field_of_the_state(
+    policy: str, scenario: Scenario, most: int, is_rebuilt: bool
+) -> None:
+    """Every field of every object below the state is compared; a rebuilt state has empty caches."""
+    now_ms, cluster = after(scenario, policy, most)
+    if is_rebuilt:
+        cluster = ClusterState.from_snapshot(cluster.snapshot(), cluster.policy)
+    cluster.index.refresh()
+    before = contents(cluster, "cluster", CACHES)
+
+    decide(cluster, cluster.policy, now_ms)
+
+    cluster.index.refresh()
+    assert differences(before, contents(cluster, "cluster", CACHES)) == {}
 
 
 @settings(max_examples=examples(60))

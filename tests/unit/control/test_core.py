@@ -24,8 +24,9 @@ from gpu_scheduler.control.messages import (
     Submit,
 )
 from gpu_scheduler.control.state import CoreLimits
+from gpu_scheduler.engine.state.cluster_state import SPARE_SHAPES
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
-from gpu_scheduler.model.errors import InternalError, SchedulerError
+from gpu_scheduler.model.errors import InternalError, NeverFits, SchedulerError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, DependencyKind, JobState, Pool
 from gpu_scheduler.model.plan import Allocation
@@ -252,3 +253,14 @@ def test_array_shows_state_of_its_most_active_task(
     record = JobRecord(an_array(number=1, tasks="0-3"))
     happen(record)
     assert record.state is state
+
+
+def test_rejected_submissions_of_ever_new_shapes_are_forgotten() -> None:
+    """They never queue, and still the server must not remember each of them."""
+    core = a_core(nodes=[a_node()])
+    for memory_mb in range(1, 2_600):
+        with pytest.raises(NeverFits):
+            core.apply(Submit(a_job(id="", number=0, gpus=64, memory_mb=memory_mb)), 0)
+    cluster = core.state.cluster
+    remembered = (cluster.job_shapes, cluster.gang_verdicts, cluster.index._shape_of)
+    assert max(map(len, remembered)) <= SPARE_SHAPES

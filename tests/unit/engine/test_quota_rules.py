@@ -39,7 +39,7 @@ def an_admission(
 ) -> Admission:
     holdings = Holdings()
     for tenant, gpus in (held or {}).items():
-        holdings.of(tenant).add(Amounts(gpu_milli=round(gpus * 1000)))
+        holdings.tenants.setdefault(tenant, Amounts()).add(Amounts(gpu_milli=round(gpus * 1000)))
     holdings.pools = {pool: round(g * 1000) for pool, g in (held_by_pool or {}).items()}
     total_milli = round(total * 1000)
     by_pool = {pool.pool: pool for pool in pools}
@@ -109,7 +109,9 @@ def test_gpu_hours_count_spent_and_still_possible_usage() -> None:
         a_tenant(gpu_milli_ms=10 * 1000 * HOUR),
         tenant_usage={"vision": AccountUsage(spent_gpu_milli_ms=6 * 1000 * HOUR)},
     )
-    admission.holdings.of("vision").add(Amounts(gpu_milli_ms=3 * 1000 * HOUR))
+    admission.holdings.tenants.setdefault("vision", Amounts()).add(
+        Amounts(gpu_milli_ms=3 * 1000 * HOUR)
+    )
     assert refusal(admission, a_job(max_runtime_ms=HOUR)) is None
     reason = refusal(admission, a_job(max_runtime_ms=2 * HOUR))
     assert str(reason).endswith("GPU-hours requested=2, quota=10, current=9")

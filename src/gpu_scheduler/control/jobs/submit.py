@@ -289,6 +289,7 @@ def place_again(state: ControlState, now_ms: int, outcome: Outcome) -> None:
 
 def why_never(state: ControlState, job: Job) -> Reason | None:
     """Why no known node could ever run the job; None if one could."""
+    state.cluster.forget_old_shapes()
     missing = ever_fits(state.cluster, state.cluster.job_shape(job))
     if not missing:
         return None
@@ -347,6 +348,7 @@ def _check_new(state: ControlState, job: Job) -> None:
 
 
 def _check_fits(state: ControlState, job: Job) -> None:
+    state.cluster.forget_old_shapes()
     missing = ever_fits(state.cluster, state.cluster.job_shape(job))
     if missing:
         raise NeverFits(f"{display_name(job.id)} can never run: {missing}" if job.id else missing)

@@ -127,10 +127,7 @@ class Holdings:
 
     def of(self, tenant: str) -> Amounts:
         """What one tenant holds."""
-        amounts = self.tenants.get(tenant)
-        if amounts is None:
-            amounts = self.tenants[tenant] = Amounts()
-        return amounts
+        return self.tenants.get(tenant, _NOTHING_HELD)
 
     def of_user(self, tenant: str, user: str) -> Amounts:
         """What one user holds in a tenant."""
@@ -138,7 +135,7 @@ class Holdings:
 
     def add(self, job: Job, amounts: Amounts, sign: int = 1) -> None:
         """A job of this tenant, user and pool starts (or ends)."""
-        self.of(job.tenant).add(amounts, sign)
+        self.tenants.setdefault(job.tenant, Amounts()).add(amounts, sign)
         user = (job.tenant, job.user)
         held = self.users.get(user)
         if held is None:

@@ -489,12 +489,14 @@ class ClusterState:
             self.shapes_of_base.setdefault(base, []).append(shape)
         return shape
 
-    def _forget_shapes(self) -> None:
+    def forget_old_shapes(self) -> None:
         """Drop the shapes that no waiting job has, and all caches for them.
 
-        Users ask for ever new shapes. Done when there are twice as many as after the last time, so
-        it costs little; their ids are never used again.
+        Users ask for ever new shapes, also in submissions that are rejected. Done when there are
+        twice as many as after the last time, so it costs little; their ids are never used again.
         """
+        if len(self.job_shapes) + self.index.shape_count <= self._most_shapes:
+            return
         kept = [shape for shape in self.job_shapes.values() if shape.id in self.queue.of_shape]
         self.job_shapes = {shape.id: shape for shape in kept}
         known = self._shape_of.items()
@@ -519,8 +521,7 @@ class ClusterState:
 
     def enqueue(self, waiting: Waiting) -> Entry:
         """Add a job that could start from now on."""
-        if len(self.job_shapes) + self.index.shape_count > self._most_shapes:
-            self._forget_shapes()
+        self.forget_old_shapes()
         job = waiting.job
         tenant = self.tenant(job.tenant)
         key = order_key(waiting, tenant, self.policy.order)
