@@ -109,6 +109,24 @@ def test_secrets_must_exist_and_be_private(context: Context, tmp_path: Path) -> 
     assert [line.status for line in checks.check_secrets(context)] == ["ok"]
 
 
+def test_unencrypted_secrets_in_postgresql_are_warning(context: Context, tmp_path: Path) -> None:
+    url = {"url": "postgresql://tgpu@127.0.0.1/tgpu"}
+    plain = replace(context, settings=with_settings(context.settings, database=url))
+    line = said(checks.check_secrets, plain, status="warning")
+    assert "database.key_file is not set" in line.found
+    assert "tgpu db rotate-key" in line.remedy
+
+    key = tmp_path / "database.key"
+    database = {**url, "key_file": str(key)}
+    named = replace(context, settings=with_settings(context.settings, database=database))
+    assert "does not exist" in said(checks.check_secrets, named, status="problem").found
+    key.write_text("key")
+    key.chmod(0o640)
+    assert "chmod 600" in said(checks.check_secrets, named, status="problem").remedy
+    key.chmod(0o600)
+    assert "database encrypts secrets" in said(checks.check_secrets, named, status="ok").found
+
+
 # --- machine and cluster
 
 

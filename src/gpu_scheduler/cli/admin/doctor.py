@@ -37,6 +37,7 @@ from gpu_scheduler.control.clock import is_clock_synchronised
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.server.privileges import landlock_version
 from gpu_scheduler.server.state_directory import running
+from gpu_scheduler.server.storage import key_file_of
 from gpu_scheduler.settings.file_paths import (
     ROOT_RUNTIME,
     SOCKET_NAME,
@@ -821,6 +822,7 @@ def file_system(directory: str, mountinfo: str) -> str:
 
 def check_secrets(context: Context) -> Iterator[Finding]:
     """Files with secrets that the settings name: they must exist and be private."""
+    yield from _database_key(context)
     notifications, api = context.settings.notifications, context.settings.api
     named = [
         ("notifications.smtp_login_file", notifications.smtp_login_file),
@@ -843,6 +845,35 @@ def check_secrets(context: Context) -> Iterator[Finding]:
             yield problem("secrets", found, f"chmod 600 {path}")
         else:
             yield ok("secrets", f"{key}: {path}")
+
+
+def _database_key(context: Context) -> Iterator[Finding]:
+    """Whether secrets in the database are encrypted, and with which key."""
+    database = context.settings.database
+    file = key_file_of(database, context.paths)
+    if not file:
+        yield warning(
+            "secrets",
+            "secrets in PostgreSQL (captured environments, variables of jobs, the nodes' CA key) "
+            "are not encrypted: database.key_file is not set",
+            "name a file there, the same on every server, and run 'tgpu db rotate-key' once",
+        )
+        return
+    try:
+        mode = stat.S_IMODE(Path(file).stat().st_mode)
+    except FileNotFoundError:
+        if database.is_postgresql:
+            found = f"the key of the database, {file}, does not exist"
+            remedy = "copy it from another server; for the first one run 'tgpu db rotate-key'"
+            yield problem("secrets", found, remedy)
+        return  # with SQLite, the server creates it
+    except PermissionError:
+        return  # it belongs to another user's server
+    if mode & 0o077:
+        found = f"the key of the database, {file}, has mode {mode:o}: other users may read it"
+        yield problem("secrets", found, f"chmod 600 {file}, then 'tgpu db rotate-key'")
+    else:
+        yield ok("secrets", f"the database encrypts secrets with the key in {file}")
 
 
 CHECKS: dict[str, Check] = {
