@@ -446,3 +446,58 @@ def test_invalid_durations_are_rejected(text: str) -> None:
 
 def test_seeds_are_numbers_and_ranges() -> None:
     assert seeds("--seeds")("42-44,7,43") == [42, 43, 44, 7]
+
+
+def test_sizes_of_a_cluster_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    words = ("--trace", "jobs.csv", "--nodes", "1,2,4", "--policy", "fifo,fair")
+    shown = succeeding(*words, "--report", "r.html", cwd=tmp_path).splitlines()
+    assert shown[2].split()[:5] == ["POLICY", "NODES", "GPUS", "P90", "WAIT"]
+    rows = [line.split()[:3] for line in shown[3:9]]
+    assert rows[:3] == [["fifo", "1", "8"], ["fifo", "2", "16"], ["fifo", "4", "32"]]
+    assert rows[3:] == [["fair", "1", "8"], ["fair", "2", "16"], ["fair", "4", "32"]]
+    assert "By the number of nodes" in (tmp_path / "r.html").read_text()
+    runs = json.loads(succeeding(*words, "--json", cwd=tmp_path))["runs"]
+    waits = [run["p90_wait_s"] for run in runs if run["policy"] == "fifo"]
+    assert waits[0] > waits[1] >= waits[2]
+
+
+def test_fewest_nodes_for_a_wait_are_found(tmp_path: Path) -> None:
+    # 12 jobs of 8 GPUs and 1,000 s at once: on n nodes, they start in 12 / n rounds.
+    rows = [f"{number},0,1000,8,ada,vision,1200" for number in range(1, 13)]
+    header = JOBS.splitlines()[0]
+    (tmp_path / "jobs.csv").write_text("\n".join([header, *rows, ""]))
+    words = ("--trace", "jobs.csv", "--policy", "fifo", "--target-of", "max")
+    for target, fewest in (("1s", 12), ("1000s", 6), ("3000s", 3), ("11000s", 1)):
+        document = json.loads(succeeding(*words, "--target-wait", target, "--json", cwd=tmp_path))
+        assert document["target"]["fewest_nodes"] == {"fifo": fewest}, target
+    shown = succeeding(*words, "--target-wait", "1000s", "--report", "r.html", cwd=tmp_path)
+    assert "<- fewest" in shown
+    assert shown.splitlines()[-2:] == [
+        "fifo: a max wait of at most 17 min needs 6 nodes (48 GPUs)",
+        "Report: r.html",
+    ]
+    shown = succeeding(*words, "--target-wait", "1000s", "--nodes", "2,4", cwd=tmp_path)
+    assert shown.splitlines()[-1].startswith("fifo: none of these sizes has a max wait")
+
+
+def test_generated_work_stays_the_same_on_more_nodes(tmp_path: Path) -> None:
+    words = ("--generate", "--jobs", "40", "--nodes", "2,4", "--policy", "fifo", "--json")
+    runs = json.loads(succeeding(*words, cwd=tmp_path))["runs"]
+    assert runs[0]["jobs"] == runs[1]["jobs"] == 40
+    assert runs[0]["utilisation_percent"] > runs[1]["utilisation_percent"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--demo --target-wait 1h", "--demo cannot be given with --target-wait"),
+        ("--generate --target-of p99", "--target-of says which wait --target-wait limits"),
+        ("--generate --nodes 2,4 --by tenant", "--by needs one number of --nodes"),
+        ("--generate --nodes 2,x", "--nodes is 'x'; expected a whole number"),
+    ],
+)
+def test_options_of_sizes_are_checked(words: str, message: str) -> None:
+    ended = simulate(*words.split())
+    assert ended.returncode == 2
+    assert message in ended.stderr

@@ -43,6 +43,17 @@ def whole(flag: str, *, least: int = 1) -> Callable[[str], int]:
     return read
 
 
+def node_counts(flag: str) -> Callable[[str], int | tuple[int, ...]]:
+    """A number of nodes, or several: `4,8,16`."""
+    number = whole(flag)
+
+    def read(text: str) -> int | tuple[int, ...]:
+        counts = tuple(dict.fromkeys(number(word) for word in text.split(",")))
+        return counts if len(counts) > 1 else counts[0]
+
+    return read
+
+
 def decimal(flag: str) -> Callable[[str], float]:
     """A number of 0 or more."""
 
@@ -163,6 +174,7 @@ ValueParser = Callable[[str], object]
 
 FORMATS = ("json", "jsonl", "csv", "helios", "philly", "openb", "swf")
 PREDICTORS = ("auto", "history", "oracle", "stated")
+WAITS = ("mean", "median", "p90", "p99", "max")
 GROUPINGS = ("tenant", "partition")
 EXAMPLES = """\
 examples:
@@ -170,13 +182,19 @@ examples:
   tgpu simulate --trace jobs.csv --nodes 4 --policy fifo,easy,feedback
   tgpu simulate --trace jobs.csv.gz --cluster vc_nodes.csv --policy fifo --by partition
   tgpu simulate --generate --days 7 --load 1.1 --policy fair --report fair.html
+  tgpu simulate --generate --days 7 --nodes 4,8,16 --policy fair
+  tgpu simulate --trace jobs.csv --gpus-per-node 8 --target-wait 1h --policy fair
   tgpu simulate --generate --jobs 1000 --write-trace work.json
   tgpu simulate --fill --trace pods.csv --cluster nodes.csv --policy fgd,balance
 
 A time is written as 90 (seconds), 90m, 2h, 1h30m, 1d or 02:30:00."""
 
 CLUSTER: dict[str, tuple[Callable[[str], ValueParser], str, str]] = {
-    "nodes": (whole, "N", "number of identical nodes; default 8 with --generate"),
+    "nodes": (
+        node_counts,
+        "N[,N...]",
+        "number of identical nodes, default 8 with --generate; several are compared",
+    ),
     "gpus_per_node": (whole, "N", "GPUs per node; default 8"),
     "gpu_model": (lambda _: str, "NAME", "model of the GPUs; default GPU"),
     "gpu_memory_mb": (whole, "MB", "memory per GPU; default 81920"),
@@ -233,7 +251,8 @@ _EXCLUDED: dict[str, tuple[str, ...]] = {
     "generate": (*_TRACE, *_FILLING),
     "fill": (*_WORK, *_WORLD, *_STUDY, "write_trace", "limit_jobs", "seed"),
     "write_trace": (*_WORLD, *_STUDY, "policy", "json"),
-    "cluster": tuple(CLUSTER),
+    "cluster": (*CLUSTER, "target_wait"),
+    "target_wait": ("demo", "fill", "write_trace", "by", "forecasts"),
     "jobs": ("days",),
 }
 """The options that cannot be given with another one."""
@@ -268,6 +287,11 @@ def register(parser: ArgumentParser) -> None:
     add.value("--cluster", _path, "FILE", "a file that lists nodes")
     for name, (reader, placeholder, meaning) in CLUSTER.items():
         add.value(flag_of(name), reader, placeholder, meaning)
+
+    wait = "find the fewest nodes on which the p90 of the wait is at most TIME"
+    add.value("--target-wait", partial(duration_s, least=1), "TIME", wait)
+    of = f"the wait that --target-wait limits ({', '.join(WAITS)}); default p90"
+    add.value("--target-of", partial(one_of, allowed=WAITS), "W", of)
 
     add = Options(parser.add_argument_group("policies and conditions"))
     policies = "policies to compare; may be repeated; default fifo,fair,feedback"
@@ -309,7 +333,13 @@ def check_together(args: Namespace) -> None:
         raise InvalidRequest("--write-trace writes generated work; add --generate")
     if not modes and args.trace is None:
         raise InvalidRequest("nothing to simulate; give --trace FILE, --generate or --demo")
-    given = [*(modes or ["trace"]), "write_trace", "cluster", "jobs"]
+    given = [*(modes or ["trace"]), "write_trace", "cluster", "jobs", "target_wait"]
+    if args.target_of is not None and args.target_wait is None:
+        raise InvalidRequest("--target-of says which wait --target-wait limits; add it")
+    if isinstance(args.nodes, tuple):
+        one = [name for name in ("fill", "write_trace", "by", "forecasts") if is_given(args, name)]
+        if one:
+            raise InvalidRequest(f"{_flags(one)} needs one number of --nodes")
     for option in given:
         excluded = [name for name in _EXCLUDED.get(option, ()) if is_given(args, name)]
         if is_given(args, option) and excluded:
@@ -317,7 +347,8 @@ def check_together(args: Namespace) -> None:
                 f"{_flags(excluded)} cannot be given with {flag_of(option)}; leave one of them out"
             )
     node_options = [name for name in CLUSTER if name != "nodes" and is_given(args, name)]
-    if node_options and args.nodes is None and not is_given(args, "generate"):
+    has_nodes = args.nodes is not None or args.target_wait is not None
+    if node_options and not has_nodes and not is_given(args, "generate"):
         raise InvalidRequest(f"{_flags(node_options)} needs --nodes, the number of nodes")
 
 
@@ -347,6 +378,10 @@ def run(args: Namespace) -> int:
         modes.fill(args)
     elif args.write_trace is not None:
         modes.write_generated(args)
+    elif isinstance(args.nodes, tuple) or args.target_wait is not None:
+        from gpu_scheduler.cli.simulate.capacity import compare_sizes
+
+        compare_sizes(args)
     else:
         modes.compare(args)
     return 0

@@ -140,7 +140,7 @@ def compare(args: Namespace) -> None:
     else:
         reading = trace_reading(args)
         workload, skipped = reading.workload, reading.skipped
-    conditions = _conditions(args)
+    conditions = conditions_of(args)
     names = [policy.name for policy in policies]
     with progress(names, total_tasks(workload), quiet=args.quiet) as on_progress:
         runs = run_policies(workload, policies, conditions, on_progress)
@@ -176,7 +176,8 @@ def compare(args: Namespace) -> None:
             print_line(f"Report: {args.report}")
 
 
-def _conditions(args: Namespace) -> Conditions:
+def conditions_of(args: Namespace) -> Conditions:
+    """The conditions of the options."""
     default = Physics()
     cost_ms, wide_ms = args.preemption_cost, args.wide_preemption_cost
     return Conditions(

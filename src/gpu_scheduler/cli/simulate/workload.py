@@ -79,7 +79,12 @@ def _cluster(args: Namespace) -> Cluster | None:
         return read_cluster(args.cluster)
     if args.nodes is None:
         return None
-    return cluster_of(args.nodes, _gpus_per_node(args), **_node_options(args))
+    return cluster_with(args, args.nodes)
+
+
+def cluster_with(args: Namespace, nodes: int) -> Cluster:
+    """So many nodes of the kind that the options describe."""
+    return cluster_of(nodes, _gpus_per_node(args), **_node_options(args))
 
 
 def _gpus_per_node(args: Namespace) -> int:
