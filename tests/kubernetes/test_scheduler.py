@@ -269,6 +269,60 @@ def test_a_killed_scheduler_is_followed_by_one_that_knows_everything(cluster: Cl
     cluster.until(lambda: len(cluster.device_leases()) == 24)
 
 
+def test_a_volume_is_made_where_its_driver_has_capacity(cluster: Cluster) -> None:
+    for name in "ab":
+        cluster.add_node(name, 1)
+    node, name = f"{cluster.namespace}-b", f"disk-{cluster.namespace}"
+    cluster.apply(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSIDriver",
+            "metadata": {"name": name},
+            "spec": {"storageCapacity": True},
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": name},
+            "provisioner": name,
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSIStorageCapacity",
+            "metadata": {"name": "there"},
+            "storageClassName": name,
+            "capacity": "20Gi",
+            "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": node}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": name,
+                "resources": {"requests": {"storage": "10Gi"}},
+            },
+        },
+        cluster.pod(
+            "p",
+            gpus=1,
+            volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        ),
+    )
+    cluster.start()
+
+    def selected() -> str:
+        annotations = cluster.get("pvc", "data")["metadata"].get("annotations", {})
+        return str(annotations.get("volume.kubernetes.io/selected-node", ""))
+
+    cluster.until(lambda: bool(selected()))
+    assert selected() == node
+    assert cluster.device_leases() == [f"gpu-{node}-0"]
+    cluster.plane.kubectl("delete", "csidriver,storageclass", name)
+
+
 def test_kubectl_gpu_shows_the_fleet(cluster: Cluster) -> None:
     cluster.add_node("a", 2)
     cluster.apply(

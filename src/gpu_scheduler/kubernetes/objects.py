@@ -442,6 +442,7 @@ class PersistentVolumeClaimSpec(Value, frozen=True, kw_only=True):
     volume_name: str = ""
     storage_class_name: str | None = None
     access_modes: tuple[str, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
 
 
 class PersistentVolumeClaimStatus(Value, frozen=True, kw_only=True):
@@ -541,6 +542,15 @@ class CsiDriver(Object, frozen=True, kw_only=True):
     spec: CsiDriverSpec = CsiDriverSpec()
 
 
+class StorageCapacity(Object, frozen=True, kw_only=True):
+    """How much a storage driver can still make of one class on some nodes."""
+
+    storage_class_name: str = ""
+    node_topology: LabelSelector | None = None
+    capacity: str = ""
+    maximum_volume_size: str = ""
+
+
 class DisruptionBudgetSpec(Value, frozen=True, kw_only=True):
     """Which pods a budget protects."""
 
@@ -607,6 +617,13 @@ CSI_DRIVERS = Resource(
     plural="csidrivers",
     group="storage.k8s.io",
     is_namespaced=False,
+    is_partial=True,
+)
+STORAGE_CAPACITIES = Resource(
+    type=StorageCapacity,
+    kind="CSIStorageCapacity",
+    plural="csistoragecapacities",
+    group="storage.k8s.io",
     is_partial=True,
 )
 DISRUPTION_BUDGETS = Resource(

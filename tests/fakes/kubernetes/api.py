@@ -67,6 +67,7 @@ KINDS = {
     "/apis/storage.k8s.io/v1/storageclasses": Kind(kind="StorageClass", is_namespaced=False),
     "/apis/storage.k8s.io/v1/csinodes": Kind(kind="CSINode", is_namespaced=False),
     "/apis/storage.k8s.io/v1/csidrivers": Kind(kind="CSIDriver", is_namespaced=False),
+    "/apis/storage.k8s.io/v1/csistoragecapacities": Kind(kind="CSIStorageCapacity"),
 }
 CUSTOM_KINDS = {
     f"/apis/gpu.scheduling/v1/{plural}": Kind(

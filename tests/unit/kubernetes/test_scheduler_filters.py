@@ -277,12 +277,6 @@ def test_a_claim_that_is_not_bound() -> None:
     assert "local volumes" in rejected(
         pod, claim, node, a_class(provisioner="kubernetes.io/no-provisioner")
     )
-    driver = {
-        "kind": "CSIDriver",
-        "metadata": meta("csi.example.com"),
-        "spec": {"storageCapacity": True},
-    }
-    assert "free capacity" in rejected(pod, claim, node, a_class(), driver)
     assert rejected(pod, claim, node, a_class()) == ""
     only = [{"matchLabelExpressions": [{"key": ZONE, "values": ["y"]}]}]
     assert "outside the topology" in rejected(pod, claim, node, a_class(allowedTopologies=only))
@@ -290,6 +284,39 @@ def test_a_claim_that_is_not_bound() -> None:
     pod, claim = with_claim(storageClassName="fast", annotations=chosen)
     assert "not the node that was selected" in rejected(pod, claim, node, a_class())
     assert "does not exist" in rejected(pod, node)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "is_enough"),
+    [
+        ({"capacity": "10Gi"}, True),
+        ({"capacity": "9Gi"}, False),
+        ({"capacity": "20Gi", "maximumVolumeSize": "5Gi"}, False),
+        ({"capacity": "1Gi", "maximumVolumeSize": "10Gi"}, True),
+        ({"capacity": "20Gi", "nodeTopology": {"matchLabels": {ZONE: "y"}}}, False),
+        ({"capacity": "20Gi", "nodeTopology": None}, False),
+        ({"capacity": "20Gi", "storageClassName": "slow"}, False),
+        ({}, False),
+    ],
+)
+def test_a_driver_that_publishes_its_capacity_limits_the_nodes(
+    capacity: dict[str, Any], is_enough: bool
+) -> None:
+    asked = {"requests": {"storage": "10Gi"}}
+    pod, claim = with_claim(storageClassName="fast", resources=asked)
+    published = {
+        "kind": "CSIStorageCapacity",
+        "metadata": meta("here", "kube-system"),
+        "storageClassName": "fast",
+        "nodeTopology": {"matchLabels": {ZONE: "z"}},
+        **capacity,
+    }
+    driver = {"kind": "CSIDriver", "metadata": meta("csi.example.com")}
+    cluster = [pod, claim, a_node("n", labels={ZONE: "z"}), a_class()]
+    counts = {**driver, "spec": {"storageCapacity": True}}
+    why = "" if is_enough else "without enough capacity of its storage class"
+    assert rejected(*cluster, counts, published) == why
+    assert rejected(*cluster, driver, published) == "", "a driver that does not ask for it"
 
 
 def test_a_claim_for_one_pod_is_used_by_one() -> None:

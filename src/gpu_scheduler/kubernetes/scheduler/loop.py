@@ -40,6 +40,7 @@ from gpu_scheduler.kubernetes.objects import (
     NAMESPACES,
     NODES,
     PODS,
+    STORAGE_CAPACITIES,
     STORAGE_CLASSES,
     VOLUME_CLAIMS,
     VOLUMES,
@@ -93,6 +94,7 @@ RESOURCES: dict[str, Resource[Any]] = {
     "storage_classes": STORAGE_CLASSES,
     "csi_nodes": CSI_NODES,
     "csi_drivers": CSI_DRIVERS,
+    "storage_capacities": STORAGE_CAPACITIES,
     "budgets": DISRUPTION_BUDGETS,
 }
 """What the scheduler reads, by the field of `Objects`."""

@@ -20,6 +20,7 @@ from gpu_scheduler.kubernetes.objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
+    StorageCapacity,
     StorageClass,
 )
 
@@ -45,6 +46,7 @@ class Objects:
     storage_classes: Mapping[Key, StorageClass] = field(default_factory=dict)
     csi_nodes: Mapping[Key, CsiNode] = field(default_factory=dict)
     csi_drivers: Mapping[Key, CsiDriver] = field(default_factory=dict)
+    storage_capacities: Mapping[Key, StorageCapacity] = field(default_factory=dict)
     budgets: Mapping[Key, DisruptionBudget] = field(default_factory=dict)
     resource_claims: Mapping[Key, ResourceClaim] = field(default_factory=dict)
     device_classes: Mapping[Key, DeviceClass] = field(default_factory=dict)

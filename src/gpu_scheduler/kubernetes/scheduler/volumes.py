@@ -15,11 +15,14 @@ from gpu_scheduler.kubernetes.objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
+    StorageClass,
 )
+from gpu_scheduler.kubernetes.quantities import MEMORY, amount
 from gpu_scheduler.kubernetes.scheduler.objects_view import (
     Objects,
     has_ended,
     is_bound,
+    matches,
     requirement_holds,
 )
 
@@ -125,7 +128,30 @@ def volume_rejection(rules: VolumeRules, node: Node, objects: Objects) -> str:
             for term in storage.allowed_topologies
         ):
             return "outside the topology of its storage class"
+        if _counts_capacity(storage, objects) and not _has_capacity(claim, node, objects):
+            return "without enough capacity of its storage class"
     return ""
+
+
+def _counts_capacity(storage: StorageClass, objects: Objects) -> bool:
+    """Tell whether the driver of a class publishes what it can still make."""
+    driver = objects.csi_drivers.get(("", storage.provisioner))
+    return driver is not None and driver.spec.storage_capacity
+
+
+def _has_capacity(claim: PersistentVolumeClaim, node: Node, objects: Objects) -> bool:
+    """As kube-scheduler does: each claim of a pod is compared for itself."""
+    wanted = amount(MEMORY, claim.spec.resources.requests.get("storage", "0"))
+    for one in objects.storage_capacities.values():
+        limit = one.maximum_volume_size or one.capacity
+        if (
+            one.storage_class_name == claim.spec.storage_class_name
+            and limit
+            and amount(MEMORY, limit, up=False) >= wanted
+            and matches(one.node_topology, node.metadata.labels)
+        ):
+            return True
+    return False
 
 
 def node_selector_holds(selector: NodeSelector, node: Node) -> bool:
@@ -157,12 +183,6 @@ def _why_not_provisioned(claim: PersistentVolumeClaim, objects: Objects) -> str:
         return (
             f"its PersistentVolumeClaim '{name}' is to be bound to one of several local volumes, "
             "which this scheduler does not choose; bind it first"
-        )
-    driver = objects.csi_drivers.get(("", storage.provisioner))
-    if driver is not None and driver.spec.storage_capacity:
-        return (
-            f"its PersistentVolumeClaim '{name}' needs the free capacity of driver "
-            f"{storage.provisioner}, which this scheduler does not read; bind it first"
         )
     return ""
 
