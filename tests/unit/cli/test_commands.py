@@ -1174,6 +1174,12 @@ def test_jobs_are_cancelled_by_user_and_state(server: FakeServer, tell: Tell) ->
     submitted(server, 1)
     assert tell("cancel", "--state", "PD", "-y") == "job-3 cancelled\n"
     assert tell("cancel", "-u", "bob", "-y") == "job-2 cancelled\n"
+    submitted(server, 1)
+    server.change("job-4", user="bob")
+    submitted(server, 1)
+    assert tell("cancel", "-u", "all", "--state", "PD", "-y").split() == [
+        *("job-4", "cancelled", "job-5", "cancelled")
+    ]
     assert tell("cancel", "--name", "none", "-y") == ""
     assert "those jobs have ended" in tell("cancel", "--state", "failed", code=2)
     assert "leave out one of both" in tell("cancel", "1", "--user", "bob", code=2)

@@ -52,7 +52,7 @@ def register_cancel(parser: ArgumentParser) -> None:
     """Add the options of `tgpu cancel`."""
     add = Options(parser)
     add.word("jobs", "JOB", "12, 1-3,7, 12_4, 12_[1-3], last, @~1, all", nargs="*")
-    whose = "all active jobs of this user; others' jobs for admins only"
+    whose = "all active jobs of this user, or 'all'; others' jobs for admins only"
     add.value("-u --user", None, "NAME", whose)
     add.value("-J --name", None, "PATTERN", "your active jobs with this name; 'train*' also works")
     add.value("-s --state --status", None, "STATE", "your jobs in this state: pending, running, PD")
@@ -138,10 +138,11 @@ def _chosen_jobs(args: Namespace) -> list[str] | None:
     active = ACTIVE if states is None else tuple(state for state in states if state in ACTIVE)
     if not active:
         raise InvalidRequest(f"--state is '{args.state}', but those jobs have ended")
+    whose = None if args.user == "all" else args.user or mine()
     with client_for(args) as client:
         jobs = [
             job
-            for job in client.list(state=active, user=args.user or mine())
+            for job in client.list(state=active, user=whose)
             if not args.name or fnmatchcase(job["name"], args.name)
         ]
     if not jobs or args.dry_run or args.yes:
