@@ -51,7 +51,7 @@ def test_usage_of_period_matches_report(lab: RealServer) -> None:
     assert of_user["failed"] == 1
     kept = lab.json("usage")["usage"]
     assert kept[0]["gpu_hours"] == pytest.approx(of_tenant["gpu_hours"], abs=1e-5)
-    assert "GPU_HOURS" in lab.tgpu("usage", "--period", "week").stdout
+    assert "GPU HOURS" in lab.tgpu("usage", "--period", "week").stdout
 
 
 def test_invoice_is_csv_or_json_and_sums_up(lab: RealServer) -> None:

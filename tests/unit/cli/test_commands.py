@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.cli.accounting import report
 from gpu_scheduler.cli.accounting.usage import usage_rows
 from gpu_scheduler.cli.cluster import status
 from gpu_scheduler.cli.connection import my_name
@@ -1229,3 +1230,10 @@ def test_held_job_and_gang_look_different(server: FakeServer, tell: Tell) -> Non
     shown = tell("list", "--columns", "id,st,gpus", "--sort", "number", "--tabs").splitlines()
     assert shown[1].startswith("1\tH\t")
     assert shown[2].startswith("2\tPD\t2x1")
+
+
+def test_html_table_has_names_on_the_left_and_readable_times() -> None:
+    table = report._table(("USER", "BUSY"), [("ann", "80%")])
+    assert '<td class="text">ann</td>' in table
+    assert "<td>80%</td>" in table
+    assert report._time_text("2026-11-01T00:00:00.000Z") == "2026-11-01 00:00 UTC"

@@ -62,5 +62,13 @@ def test_array_tasks_are_counted_and_never_cut() -> None:
     shown = _where({"array": {"states": many}})
     assert len(shown) == 40
     assert shown.endswith("…")
-    waits = {"array": None, "state": "pending", "reason": "x" * 50}
+    waits = {"array": None, "state": "pending", "reason": "x" * 50, "preemptions": 0}
     assert _where(waits) == "x" * 39 + "…"
+
+
+def test_demo_shows_that_a_job_was_preempted_and_resumes() -> None:
+    job = {"array": None, "state": "pending", "reason": "waiting for 4 GPUs", "preemptions": 1}
+    assert demo._shown_state(job) == "preempted"
+    assert _where(job) == "resumes later; waiting for 4 GPUs"
+    assert demo._shown_state(job | {"preemptions": 0}) == "pending"
+    assert demo._shown_state(job | {"state": "running"}) == "running"

@@ -273,9 +273,9 @@ def page(report: dict[str, Any]) -> str:
     """The whole document."""
     title = f"GPU report for {report['period']}"
     facts = [
-        ("From", report["start"]),
-        ("To", report["end"]),
-        ("As of", report["until"]),
+        ("From", _time_text(report["start"])),
+        ("To", _time_text(report["end"])),
+        ("As of", _time_text(report["until"])),
         ("Days in", report["time_zone"]),
     ]
     header = tag(
@@ -288,7 +288,7 @@ def page(report: dict[str, Any]) -> str:
     low_use = tag("p", "No run with a low measured utilisation.")
     if runs:
         table = _table(LOW_USE_HEADINGS, map(low_use_row, runs))
-        low_use = tag("div", table, class_="card compare")
+        low_use = tag("div", table, class_="card accounts")
     sections = (
         ("Summary", _cards(report)),
         ("Over time", _over_time(report)),
@@ -378,7 +378,7 @@ def _accounts(report: dict[str, Any]) -> Markup:
         _account_bars("GPU-hours by user", report["users"], "user"),
     )
     table = _table(ACCOUNT_HEADINGS, account_rows([*report["tenants"], *report["users"]]))
-    return joined(tag("div", *charts, class_="pair"), tag("div", table, class_="card compare"))
+    return joined(tag("div", *charts, class_="pair"), tag("div", table, class_="card accounts"))
 
 
 def _account_bars(title: str, accounts: list[dict[str, Any]], name: str) -> Markup:
@@ -411,9 +411,26 @@ def _gpus(report: dict[str, Any]) -> Markup:
     return tag("div", figure("Use of each GPU", note, chart, [given, busy, peak]), class_="pair")
 
 
+NAMES = ("TENANT", "USER", "NAME", "MODEL", "WHERE", "ENDED", "STARTED")
+"""The columns with text, which is left-aligned; figures are right-aligned."""
+
+
 def _table(headings: Sequence[str], rows: Any) -> Markup:
+    kinds = ["text" if name in NAMES else None for name in headings]
+    titles = (tag("th", n.lower(), class_=k) for n, k in zip(headings, kinds, strict=True))
     return tag(
         "table",
-        tag("thead", tag("tr", *(tag("th", name.lower()) for name in headings))),
-        tag("tbody", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)),
+        tag("thead", tag("tr", *titles)),
+        tag(
+            "tbody",
+            *(
+                tag("tr", *(tag("td", c, class_=k) for c, k in zip(row, kinds, strict=True)))
+                for row in rows
+            ),
+        ),
     )
+
+
+def _time_text(text: str) -> str:
+    """A time of the report: `2026-11-01 00:00 UTC`."""
+    return f"{text[:16].replace('T', ' ')} UTC"

@@ -306,7 +306,7 @@ def _print_changes(
         if printed.get(one.job_id) != now:
             printed[one.job_id] = now
             place = f"{_where(job):<{PLACE_WIDTH}}"
-            print(f"{one.job_id:<8} {one.name:<10} {job['state']:<10} {place} {one.shows}")
+            print(f"{one.job_id:<8} {one.name:<10} {_shown_state(job):<10} {place} {one.shows}")
     sys.stdout.flush()
 
 
@@ -326,7 +326,7 @@ def _job_table(submitted: list[DemoJob], jobs: Jobs) -> Table:
         table.add_column(column, no_wrap=True)
     for one in submitted:
         job = jobs[one.job_id]
-        state = Text(job["state"], STYLES.get(job["state"], ""))
+        state = Text(_shown_state(job), STYLES.get(job["state"], ""))
         table.add_row(
             str(job["number"]),
             one.name,
@@ -339,6 +339,15 @@ def _job_table(submitted: list[DemoJob], jobs: Jobs) -> Table:
     return table
 
 
+def _shown_state(job: dict[str, Any]) -> str:
+    """The state; a job that waits because it was preempted is `preempted`."""
+    return "preempted" if _is_preempted(job) else str(job["state"])
+
+
+def _is_preempted(job: dict[str, Any]) -> bool:
+    return job["state"] == "pending" and job["preemptions"] > 0 and job["array"] is None
+
+
 def _where(job: dict[str, Any]) -> str:
     """The devices of a job, the tasks of an array, or the reason why it is pending."""
     if job["array"] is not None:
@@ -349,7 +358,8 @@ def _where(job: dict[str, Any]) -> str:
     if job["state"] in {"running", "scheduled"}:
         indices = sorted({gpu["index"] for part in job["allocation"] for gpu in part["gpus"]})
         return "GPU " + ",".join(map(str, indices)) if indices else "CPU"
-    return cut(str(job["reason"]), PLACE_WIDTH) if job["state"] == "pending" else ""
+    reason = f"resumes later; {job['reason']}" if _is_preempted(job) else str(job["reason"])
+    return cut(reason, PLACE_WIDTH) if job["state"] == "pending" else ""
 
 
 # Self-check
