@@ -22,7 +22,7 @@ from gpu_scheduler.control.core import HANDLERS
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.gang_commit import GangStatus
 from gpu_scheduler.control.job_record import TaskRecord
-from gpu_scheduler.control.jobs import attempt_events, commands
+from gpu_scheduler.control.jobs import attempt_events, commands, retries
 from gpu_scheduler.control.jobs.queueing import NOT_BEGUN
 from gpu_scheduler.control.messages import Cancel, NodeFenced
 from gpu_scheduler.control.nodes import admin
@@ -277,7 +277,9 @@ def services_are_deleted_without_their_replicas() -> Iterator[None]:
 @contextmanager
 def a_failed_prolog_fails_the_job() -> Iterator[None]:
     """A job fails when its prolog fails on one node."""
-    with patch.object(attempt_events, "failed_in_prolog", lambda *_: False):
+    with ExitStack() as patches:
+        for module in (attempt_events, retries):
+            patches.enter_context(patch.object(module, "failed_in_prolog", lambda *_: False))
         yield
 
 

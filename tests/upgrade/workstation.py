@@ -133,7 +133,13 @@ class Workstation:
 
 
 def _first_number(file: Path) -> int:
-    return int(file.read_text(encoding="ascii").split()[0])
+    """The process id in a file, which is empty for a moment while a new process writes its own."""
+    give_up = time.monotonic() + LONGEST_S
+    while True:
+        if words := file.read_text(encoding="ascii").split():
+            return int(words[0])
+        assert time.monotonic() < give_up, f"{file} is empty"
+        time.sleep(LOOK_AGAIN_S)
 
 
 @contextmanager
