@@ -10,6 +10,8 @@ import { JobPage } from "./job";
 import { Login } from "./login";
 import { Plan } from "./plan";
 import { Queue } from "./queue";
+import { Submit } from "./submit";
+import { WhatIf } from "./whatif";
 
 interface Page {
   path: string;
@@ -23,6 +25,8 @@ const PAGES: Page[] = [
   { path: "cluster", name: "Cluster", key: "c", show: () => <Cluster /> },
   { path: "jobs", name: "Queue", key: "q", show: (rest) => (rest[0] ? <JobPage id={rest[0]} key={rest[0]} /> : <Queue />) },
   { path: "plan", name: "Plan", key: "p", show: (rest) => <Plan job={rest[0] ?? ""} key={rest[0] ?? ""} /> },
+  { path: "submit", name: "Submit", key: "s", show: (rest) => <Submit from={rest[0] ?? ""} key={rest[0] ?? ""} /> },
+  { path: "what-if", name: "What if", key: "w", show: () => <WhatIf />, adminOnly: true },
 ];
 const KEYS: [string, string][] = [
   ["/", "search"],

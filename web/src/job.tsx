@@ -7,6 +7,7 @@ import { call, useLive } from "./api";
 import type { AttemptForm, Explanation, JobForm, MeasureForm } from "./api-types";
 import { Code, Facts, JobLink, Problem, State, Table, Who } from "./components";
 import { duration, memory, plural, since, time, trim, until } from "./format";
+import { line } from "./jobfile";
 import { LogView } from "./log";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
@@ -36,7 +37,7 @@ export function JobPage({ id }: { id: string }): JSX.Element {
       {why.data && why.data.state !== "running" ? <Why why={why.data} /> : job.reason ? <p class="note">{job.reason}</p> : null}
       <section class="card" aria-label="Facts">
         <Facts of={factsOf(job)} />
-        {job.command.length ? <Code text={job.command.map(quoted).join(" ")} /> : null}
+        {job.command.length ? <Code text={line(job.command)} /> : null}
       </section>
       {job.array ? <Tasks job={job} /> : null}
       {isOwn && job.attempt > 0 && !job.array ? <JobLog job={job} attempts={attempts.data?.attempts ?? []} /> : null}
@@ -91,10 +92,6 @@ function exitText(job: { exit_code: number | null; signal: number | null }): str
   return job.exit_code === null ? "" : `code ${job.exit_code}`;
 }
 
-function quoted(word: string): string {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
-}
-
 function Actions({ job, refresh }: { job: JobForm; refresh: () => void }): JSX.Element {
   const possible: Action[] = ENDED.has(job.state) ? (job.state === "completed" ? [] : ["retry"]) : job.state === "pending" ? [job.hold ? "release" : "hold", "priority", "cancel"] : ["cancel"];
   return (
@@ -104,6 +101,9 @@ function Actions({ job, refresh }: { job: JobForm; refresh: () => void }): JSX.E
           {action}
         </button>
       ))}
+      <a class="button" href={`#/submit/${encodeURIComponent(job.id)}`}>
+        Submit again
+      </a>
       {job.state === "pending" ? (
         <a class="button" href={`#/plan/${encodeURIComponent(job.id)}`}>
           Who is before it

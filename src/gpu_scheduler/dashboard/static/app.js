@@ -1018,11 +1018,11 @@ var ApiError = class extends Error {
 };
 function address(path, values = {}, query = {}) {
   const filled = path.replace(/\{(\w+)\}/g, (_5, name) => encodeURIComponent(String(values[name] ?? "")));
-  const words = new URLSearchParams();
+  const words2 = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
-    if (value !== void 0 && value !== null && value !== "") words.set(name, String(value));
+    if (value !== void 0 && value !== null && value !== "") words2.set(name, String(value));
   }
-  const text = words.toString();
+  const text = words2.toString();
   return API + filled + (text ? `?${text}` : "");
 }
 async function call(key, options = {}) {
@@ -1373,8 +1373,8 @@ function Cluster() {
   const status = useLive((signal) => call("GET /cluster/status", { signal }), 3e3, []);
   const [chosen, setChosen] = d2("");
   const [colour, setColour] = d2("user");
-  const [words, setWords] = d2("");
-  const shown = T2(() => gpus?.filter((gpu2) => matches(gpu2, words)) ?? [], [gpus, words]);
+  const [words2, setWords] = d2("");
+  const shown = T2(() => gpus?.filter((gpu2) => matches(gpu2, words2)) ?? [], [gpus, words2]);
   if (!gpus || !nodes.data) return error ? /* @__PURE__ */ u4(Problem, { error }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" });
   const gpu = gpus.find((one) => gpuId(one) === chosen);
   const few = gpus.length <= FEW_GPUS;
@@ -1392,13 +1392,13 @@ function Cluster() {
       /* @__PURE__ */ u4("div", { class: "toolbar", children: [
         /* @__PURE__ */ u4("label", { class: "inline", children: [
           "Search",
-          /* @__PURE__ */ u4("input", { type: "search", value: words, placeholder: "node, user, job, model, state", onInput: (event) => setWords(event.currentTarget.value) })
+          /* @__PURE__ */ u4("input", { type: "search", value: words2, placeholder: "node, user, job, model, state", onInput: (event) => setWords(event.currentTarget.value) })
         ] }),
         few ? null : /* @__PURE__ */ u4("label", { class: "inline", children: [
           "Colour",
           /* @__PURE__ */ u4("select", { value: colour, onChange: (event) => setColour(event.currentTarget.value), children: COLOURS.map((one) => /* @__PURE__ */ u4("option", { value: one, children: one }, one)) })
         ] }),
-        /* @__PURE__ */ u4("span", { class: "muted", children: words ? `${count(shown.length)} of ${plural(gpus.length, "GPU")}` : null })
+        /* @__PURE__ */ u4("span", { class: "muted", children: words2 ? `${count(shown.length)} of ${plural(gpus.length, "GPU")}` : null })
       ] }),
       /* @__PURE__ */ u4("div", { class: gpu ? "split" : "", children: [
         /* @__PURE__ */ u4("div", { children: [
@@ -1411,9 +1411,9 @@ function Cluster() {
     ] })
   ] });
 }
-function matches(gpu, words) {
+function matches(gpu, words2) {
   const text = `${gpuId(gpu)} ${gpu.model} ${gpu.state} ${gpu.users.join(" ")} ${gpu.jobs.join(" ")}`.toLowerCase();
-  return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+  return words2.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 function Summary({ gpus, running, waiting }) {
   const used = gpus.reduce((sum, gpu) => sum + gpu.allocated_share, 0);
@@ -1581,7 +1581,7 @@ function draw(canvas, layout, byId, colour, chosen, width) {
     pen.fillText(label.text, label.x, label.y);
   }
   pen.fillStyle = css("--muted");
-  for (const line of layout.lines) pen.fillRect(line.x, line.y, line.width, 1);
+  for (const line2 of layout.lines) pen.fillRect(line2.x, line2.y, line2.width, 1);
   const size = layout.size;
   for (const cell of layout.cells) {
     const gpu = byId.get(gpuId(cell.gpu)) ?? cell.gpu;
@@ -1722,10 +1722,10 @@ function send(action, id, value) {
   }
 }
 async function act(action, ids, after, current = 750) {
-  const words = WORDS[action];
+  const words2 = WORDS[action];
   const what = ids.length === 1 ? ids[0] ?? "" : plural(ids.length, "job");
   const input = action === "priority" ? { input: { label: "Priority", value: String(current) } } : {};
-  const answer = await ask(`${words.title} ${what}?`, words.text, words.yes, { danger: action === "cancel", ...input });
+  const answer = await ask(`${words2.title} ${what}?`, words2.text, words2.yes, { danger: action === "cancel", ...input });
   if (answer === null) return;
   await apply(action, ids, answer);
   after();
@@ -1753,6 +1753,202 @@ async function apply(action, ids, value) {
   if (problems.length) notify(`${plural(problems.length, "job")} not changed: ${problems[0]}`, { bad: true });
 }
 
+// src/jobfile.ts
+var MOST_COMBINATIONS = 1e4;
+var HIDDEN = "***";
+var PRIORITIES = /* @__PURE__ */ new Map([
+  [250, "low"],
+  [750, "normal"],
+  [1500, "high"],
+  [2500, "urgent"]
+]);
+function words(line2) {
+  const found = [];
+  let word = "";
+  let isOpen = false;
+  let quote = "";
+  for (let i4 = 0; i4 < line2.length; i4 += 1) {
+    const letter = line2.charAt(i4);
+    if (quote) {
+      if (letter === quote) quote = "";
+      else if (letter === "\\" && quote === '"' && /["\\$`]/.test(line2.charAt(i4 + 1))) word += line2.charAt(i4 += 1);
+      else word += letter;
+    } else if (letter === "'" || letter === '"') {
+      quote = letter;
+      isOpen = true;
+    } else if (letter === "\\" && i4 + 1 < line2.length) {
+      word += line2.charAt(i4 += 1);
+      isOpen = true;
+    } else if (/\s/.test(letter)) {
+      if (isOpen) found.push(word);
+      word = "";
+      isOpen = false;
+    } else {
+      word += letter;
+      isOpen = true;
+    }
+  }
+  if (quote) throw new Error(`a quote ${quote} is not closed`);
+  if (isOpen) found.push(word);
+  return found;
+}
+function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+function line(command) {
+  return command.map(quoted).join(" ");
+}
+function requestOf(job) {
+  const body = { command: job.command, gpu_count: job.gpu_count };
+  const left = [];
+  if (job.name) body.name = job.name;
+  if (job.tenant_id !== "default") body.tenant_id = job.tenant_id;
+  if (job.priority !== 750) body.priority = job.priority;
+  if (job.gpu_models.length) body.gpu_models = job.gpu_models;
+  if (job.gpu_memory_mb) body.gpu_memory_mb = job.gpu_memory_mb;
+  if (job.cpu_cores) body.cpu_cores = job.cpu_cores;
+  if (job.memory_mb) body.memory_mb = job.memory_mb;
+  if (job.max_runtime_minutes) body.max_runtime_minutes = job.max_runtime_minutes;
+  if (job.image) body.image = job.image;
+  if (job.working_directory) body.working_directory = job.working_directory;
+  if (job.runner && job.runner !== "process") body.runner = job.runner;
+  if (job.pool === "online") body.pool = job.pool;
+  if (!job.preemptible) body.preemptible = false;
+  if (job.interactive) body.interactive = true;
+  if (job.retries) body.retries = job.retries;
+  if (job.output) body.output = job.output;
+  if (job.array) body.array = `${job.array.tasks}${job.array.max_running ? `%${job.array.max_running}` : ""}`;
+  if (job.members > 1) Object.assign(body, { members: job.members, gang_scheduling: true, gpu_count: job.gpu_count / job.members });
+  const shown = Object.entries(job.environment).filter(([, value]) => value !== HIDDEN);
+  if (shown.length) body.environment = Object.fromEntries(shown);
+  if (shown.length < Object.keys(job.environment).length) left.push("hidden values of environment variables");
+  if (job.dependencies.length) left.push("its dependencies");
+  if (job.snapshot) left.push("its snapshot of the code");
+  return { body, left };
+}
+function clock2(seconds) {
+  const whole = Math.round(seconds);
+  const two = (value) => String(value).padStart(2, "0");
+  return `${two(Math.floor(whole / 3600))}:${two(Math.floor(whole % 3600 / 60))}:${two(whole % 60)}`;
+}
+function tgpuLine(body, params = {}) {
+  const options = [];
+  const add = (...parts) => options.push(...parts.map(quoted));
+  for (const [name, value] of Object.entries(body)) {
+    if (value === null || value === void 0 || name === "command" || name === "gang_scheduling") continue;
+    if (name === "gpu_count") add("-G", String(value));
+    else if (name === "gpu_models") add("--gpu-model", value.join(","));
+    else if (name === "gpu_model") add("--gpu-model", String(value));
+    else if (name === "gpu_memory_mb") add("--gpu-memory", `${value}M`);
+    else if (name === "max_runtime_minutes") add("-t", clock2(value * 60));
+    else if (name === "max_runtime_seconds") add("-t", clock2(value));
+    else if (name === "estimate_seconds") add("--estimate", clock2(value));
+    else if (name === "cpu_cores") add("-c", String(value));
+    else if (name === "memory_mb") add("-m", `${value}M`);
+    else if (name === "name") add("-J", String(value));
+    else if (name === "priority" && (typeof value === "string" || value > 10)) add("-p", PRIORITIES.get(value) ?? String(value));
+    else if (name === "tenant_id") add("-T", String(value));
+    else if (name === "image") add("--image", String(value));
+    else if (name === "runner") add("--runner", String(value));
+    else if (name === "working_directory") add("-D", String(value));
+    else if (name === "output") add("-o", String(value));
+    else if (name === "array" && typeof value === "string") add("-a", value);
+    else if (name === "retries") add("--retries", String(value));
+    else if (name === "members" && typeof value === "number") add("-N", String(value));
+    else if (name === "min_members") add("--min-members", String(value));
+    else if (name === "pool") add("--pool", String(value));
+    else if (name === "topology") add("--topology", String(value));
+    else if (name === "sweep") add("--sweep", String(value));
+    else if (name === "environment") for (const [key, text] of Object.entries(value)) add("-e", `${key}=${text}`);
+    else if (name === "hold" || name === "exclusive" || name === "contiguous" || name === "interactive") {
+      if (value) add(`--${name}`);
+    } else if (name === "preemptible") {
+      if (!value) add("--no-preempt");
+    } else return null;
+  }
+  for (const [name, values] of Object.entries(params)) add("--param", `${name}=${values.join(",")}`);
+  return ["tgpu submit", ...options, "--", line(body.command ?? [])].join(" ");
+}
+function jobFile(body) {
+  return JSON.stringify(body, null, 2);
+}
+function pythonText(body, params = {}) {
+  const { command, ...fields } = body;
+  const arguments_ = Object.entries(fields).map(([name, value]) => `${name}=${pythonValue(value)}`);
+  if (!Object.keys(params).length) {
+    const given = [pythonValue(command ?? []), ...arguments_].map((text) => `    ${text},`).join("\n");
+    return `from gpu_scheduler import Client
+
+with Client() as client:
+    job = client.submit(
+${given.replaceAll(/^/gm, "    ")}
+    )
+    print(job.id)
+`;
+  }
+  const loops = Object.entries(params).map(([key, values]) => `    ${pythonValue(key)}: ${pythonValue(values)},`);
+  const filled = `[word.format(**values) for word in ${pythonValue(command ?? [])}]`;
+  const rest = arguments_.filter((text) => !text.startsWith("sweep="));
+  return [
+    "from itertools import product",
+    "from gpu_scheduler import Client",
+    "",
+    "params = {",
+    ...loops,
+    "}",
+    "rows = [dict(zip(params, row)) for row in product(*params.values())]",
+    "with Client() as client:",
+    "    jobs = client.submit_many(",
+    `        dict(command=${filled}, params=values, sweep=${pythonValue(fields.sweep || "my-sweep")}${rest.length ? `, ${rest.join(", ")}` : ""})`,
+    "        for values in rows",
+    "    )",
+    "    print(jobs)",
+    ""
+  ].join("\n");
+}
+function pythonValue(value) {
+  if (value === null || value === void 0) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(pythonValue).join(", ")}]`;
+  if (typeof value === "object") return `{${Object.entries(value).map(([key, one]) => `${JSON.stringify(key)}: ${pythonValue(one)}`).join(", ")}}`;
+  return JSON.stringify(value);
+}
+function readParams(text) {
+  const params = {};
+  for (const row of text.split("\n").map((one) => one.trim()).filter(Boolean)) {
+    const match = /^([A-Za-z_]\w*)=(.+)$/.exec(row);
+    const name = match?.[1];
+    if (!name || !match[2]) throw new Error(`"${row}" is no parameter; write a name and values, as lr=0.1,0.01`);
+    if (Object.keys(params).some((other) => other.toUpperCase() === name.toUpperCase())) throw new Error(`parameter "${name}" is there twice`);
+    params[name] = match[2].split(",");
+  }
+  const combinations2 = Object.values(params).reduce((product, values) => product * values.length, 1);
+  if (combinations2 > MOST_COMBINATIONS) throw new Error(`${combinations2} combinations; at most ${MOST_COMBINATIONS} are sent at once`);
+  return params;
+}
+function combinations(params) {
+  let rows = [{}];
+  for (const [name, values] of Object.entries(params)) rows = rows.flatMap((row) => values.map((value) => ({ ...row, [name]: value })));
+  return rows;
+}
+function filledIn(body, values, sweep) {
+  const fill2 = (text) => text.replace(/\{([A-Za-z_]\w*)\}/g, (all, name2) => values[name2] ?? all);
+  const label = Object.entries(values).map(([name2, value]) => `${name2}=${value}`).join(",");
+  const name = body.name ? fill2(body.name) : "";
+  const made = { ...body, name: (name && name !== body.name ? name : `${body.name ?? ""} ${label}`.trim()).slice(0, 256), params: values, sweep };
+  if (body.command) made.command = body.command.map(fill2);
+  if (body.output) made.output = fill2(body.output);
+  if (body.working_directory) made.working_directory = fill2(body.working_directory);
+  const variables = Object.entries(body.environment ?? {}).map(([key, text]) => [key, fill2(text)]);
+  const own = Object.entries(values).map(([key, text]) => [`TGPU_PARAM_${key.toUpperCase()}`, text]);
+  made.environment = Object.fromEntries([...variables, ...own, ["TGPU_SWEEP", sweep]]);
+  return made;
+}
+function sweepName(given) {
+  const stem = given.replace(/[^A-Za-z0-9._-]+/g, "-").replace(/^[^A-Za-z]+|[-.]+$/g, "");
+  return `${stem || "sweep"}-${[...crypto.getRandomValues(new Uint8Array(3))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`.slice(-64);
+}
+
 // src/ansi.ts
 var AnsiReader = class {
   colour = "";
@@ -1760,17 +1956,17 @@ var AnsiReader = class {
   // Reads one line; colours go on into the next.
   line(raw) {
     const kept = raw.replace(/\r+$/, "");
-    const line = kept.slice(kept.lastIndexOf("\r") + 1);
+    const line2 = kept.slice(kept.lastIndexOf("\r") + 1);
     const pieces = [];
     let at = 0;
     const sequences = /\x1b(?:\[([0-9;:?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\|$)|[@-Z\\^_]|[ -/]+[0-~]|$)/g;
-    for (let found = sequences.exec(line); found; found = sequences.exec(line)) {
-      this.add(pieces, line.slice(at, found.index));
+    for (let found = sequences.exec(line2); found; found = sequences.exec(line2)) {
+      this.add(pieces, line2.slice(at, found.index));
       at = found.index + found[0].length;
       if (found[2] === "m") this.paint(found[1] ?? "");
       if (found[0] === "") break;
     }
-    this.add(pieces, line.slice(at));
+    this.add(pieces, line2.slice(at));
     return pieces;
   }
   add(pieces, text) {
@@ -1846,7 +2042,7 @@ async function follow(id, query, signal, show) {
           dropped ||= bytes >= TAIL_BYTES;
           const split = (rest + part.value).split("\n");
           rest = (split.pop() ?? "").slice(-MOST_LINE_CHARS);
-          for (const line of split) lines.push(ansi.line(line.slice(0, MOST_LINE_CHARS)));
+          for (const line2 of split) lines.push(ansi.line(line2.slice(0, MOST_LINE_CHARS)));
           if (lines.length > MOST_LINES) {
             lines = lines.slice(-MOST_LINES);
             dropped = true;
@@ -1867,16 +2063,16 @@ async function follow(id, query, signal, show) {
 function LogView({ id, attempt: attempt2, member, task }) {
   const query = { attempt: attempt2, member, task };
   const log = useLog(id, query);
-  const [words, setWords] = d2("");
+  const [words2, setWords] = d2("");
   const [follows, setFollows] = d2(true);
   const [top, setTop] = d2(0);
   const [height, setHeight] = d2(400);
   const box = A2(null);
   const space = A2(null);
   const body = A2(null);
-  const needle = words.toLowerCase();
+  const needle = words2.toLowerCase();
   const lines = T2(
-    () => needle ? log.lines.filter((line) => line.map((piece) => piece.text).join("").toLowerCase().includes(needle)) : log.lines,
+    () => needle ? log.lines.filter((line2) => line2.map((piece) => piece.text).join("").toLowerCase().includes(needle)) : log.lines,
     [log.lines, needle]
   );
   const first = Math.max(0, Math.floor(top / LINE_PX) - 10);
@@ -1898,7 +2094,7 @@ function LogView({ id, attempt: attempt2, member, task }) {
       /* @__PURE__ */ u4("h2", { children: "Log" }),
       /* @__PURE__ */ u4("label", { class: "inline", children: [
         "Search",
-        /* @__PURE__ */ u4("input", { type: "search", value: words, onInput: (event) => setWords(event.currentTarget.value), placeholder: "lines that contain" })
+        /* @__PURE__ */ u4("input", { type: "search", value: words2, onInput: (event) => setWords(event.currentTarget.value), placeholder: "lines that contain" })
       ] }),
       needle ? /* @__PURE__ */ u4("span", { class: "muted", children: `${count(lines.length)} of ${count(log.lines.length)} lines` }) : null,
       /* @__PURE__ */ u4("label", { class: "inline", children: [
@@ -1924,7 +2120,7 @@ function LogView({ id, attempt: attempt2, member, task }) {
           setFollows(element.scrollTop + element.clientHeight >= element.scrollHeight - LINE_PX);
         },
         children: [
-          /* @__PURE__ */ u4("div", { class: "log-space", ref: space, children: /* @__PURE__ */ u4("div", { class: "log-lines", ref: body, children: shown.map((line, place2) => /* @__PURE__ */ u4("div", { class: "log-line", children: line.map((piece, index) => /* @__PURE__ */ u4("span", { class: piece.style, children: piece.text }, index)) }, first + place2)) }) }),
+          /* @__PURE__ */ u4("div", { class: "log-space", ref: space, children: /* @__PURE__ */ u4("div", { class: "log-lines", ref: body, children: shown.map((line2, place2) => /* @__PURE__ */ u4("div", { class: "log-line", children: line2.map((piece, index) => /* @__PURE__ */ u4("span", { class: piece.style, children: piece.text }, index)) }, first + place2)) }) }),
           lines.length === 0 ? /* @__PURE__ */ u4("p", { class: "muted", children: needle ? "No line contains that." : log.ended ? "The job has written nothing." : "Nothing written yet." }) : null
         ]
       }
@@ -1966,7 +2162,7 @@ function JobPage({ id }) {
     why.data && why.data.state !== "running" ? /* @__PURE__ */ u4(Why, { why: why.data }) : job.reason ? /* @__PURE__ */ u4("p", { class: "note", children: job.reason }) : null,
     /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Facts", children: [
       /* @__PURE__ */ u4(Facts, { of: factsOf(job) }),
-      job.command.length ? /* @__PURE__ */ u4(Code, { text: job.command.map(quoted).join(" ") }) : null
+      job.command.length ? /* @__PURE__ */ u4(Code, { text: line(job.command) }) : null
     ] }),
     job.array ? /* @__PURE__ */ u4(Tasks, { job }) : null,
     isOwn && job.attempt > 0 && !job.array ? /* @__PURE__ */ u4(JobLog, { job, attempts: attempts.data?.attempts ?? [] }) : null,
@@ -2021,13 +2217,11 @@ function exitText(job) {
   if (job.signal) return `signal ${job.signal}`;
   return job.exit_code === null ? "" : `code ${job.exit_code}`;
 }
-function quoted(word) {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
-}
 function Actions({ job, refresh }) {
   const possible = ENDED.has(job.state) ? job.state === "completed" ? [] : ["retry"] : job.state === "pending" ? [job.hold ? "release" : "hold", "priority", "cancel"] : ["cancel"];
   return /* @__PURE__ */ u4("div", { class: "buttons", children: [
     possible.map((action) => /* @__PURE__ */ u4("button", { type: "button", class: action === "cancel" ? "danger" : "", onClick: () => void act(action, [job.id], refresh, job.priority), children: action }, action)),
+    /* @__PURE__ */ u4("a", { class: "button", href: `#/submit/${encodeURIComponent(job.id)}`, children: "Submit again" }),
     job.state === "pending" ? /* @__PURE__ */ u4("a", { class: "button", href: `#/plan/${encodeURIComponent(job.id)}`, children: "Who is before it" }) : null
   ] });
 }
@@ -2435,9 +2629,9 @@ function layOut2(plan, width) {
   return layout;
 }
 function tickText(at, stepHours) {
-  const clock2 = `${String(at.getHours()).padStart(2, "0")}:${String(at.getMinutes()).padStart(2, "0")}`;
-  if (stepHours >= 24 || clock2 === "00:00") return `${at.getDate()} ${at.toLocaleString("en", { month: "short" })}`;
-  return clock2;
+  const clock3 = `${String(at.getHours()).padStart(2, "0")}:${String(at.getMinutes()).padStart(2, "0")}`;
+  if (stepHours >= 24 || clock3 === "00:00") return `${at.getDate()} ${at.toLocaleString("en", { month: "short" })}`;
+  return clock3;
 }
 function Gantt({ plan, chosen, choose, focus }) {
   const canvas = A2(null);
@@ -2590,15 +2784,15 @@ var PAGE = 200;
 var ENDED2 = "completed,failed,cancelled";
 var GROUPS = ["none", "user", "tenant", "state"];
 var CHOICES = ["User", "Tenant", "GPUs", "Priority", "Place", "Where", "Since", "Starts", "Ends", "Why"];
-function ofLine(line) {
+function ofLine(line2) {
   return {
-    ...line,
-    tenant: line.tenant_id,
-    places: line.places.join(" "),
-    since: line.started_at ?? line.submitted_at,
-    start: line.expected_start,
-    end: line.expected_end,
-    mayChange: line.may_change
+    ...line2,
+    tenant: line2.tenant_id,
+    places: line2.places.join(" "),
+    since: line2.started_at ?? line2.submitted_at,
+    start: line2.expected_start,
+    end: line2.expected_end,
+    mayChange: line2.may_change
   };
 }
 function ofJob(job) {
@@ -2617,7 +2811,7 @@ function ofJob(job) {
 }
 function Queue() {
   const [ended, setEnded] = d2(false);
-  const [words, setWords] = d2("");
+  const [words2, setWords] = d2("");
   const [mine, setMine] = d2(false);
   const [sort, setSort] = d2("queue");
   const [group, setGroup] = d2("none");
@@ -2626,9 +2820,9 @@ function Queue() {
   const [current, setCurrent] = d2(-1);
   const [hiddenColumns, setHiddenColumns] = d2(/* @__PURE__ */ new Set(["Tenant"]));
   const order = group === "none" ? sort : group;
-  const page = useLive((signal) => ended ? endedJobs(words, mine, offset, signal) : activeJobs(words, mine, order, offset, signal), 2500, [
+  const page = useLive((signal) => ended ? endedJobs(words2, mine, offset, signal) : activeJobs(words2, mine, order, offset, signal), 2500, [
     ended,
-    words,
+    words2,
     mine,
     order,
     offset
@@ -2690,7 +2884,7 @@ function Queue() {
       ] }),
       /* @__PURE__ */ u4("label", { class: "inline", children: [
         "Search",
-        /* @__PURE__ */ u4("input", { type: "search", value: words, placeholder: ended ? "name" : "id, name, user, state", onInput: (event) => restart(() => setWords(event.currentTarget.value)) })
+        /* @__PURE__ */ u4("input", { type: "search", value: words2, placeholder: ended ? "name" : "id, name, user, state", onInput: (event) => restart(() => setWords(event.currentTarget.value)) })
       ] }),
       /* @__PURE__ */ u4("label", { class: "inline", children: [
         /* @__PURE__ */ u4("input", { type: "checkbox", checked: mine, onChange: (event) => restart(() => setMine(event.currentTarget.checked)) }),
@@ -2712,7 +2906,7 @@ function Queue() {
       (ended ? ["retry"] : ["cancel", "hold", "release", "priority"]).map((action) => /* @__PURE__ */ u4("button", { type: "button", class: action === "cancel" ? "danger" : "", onClick: () => run(action), children: action }, action)),
       /* @__PURE__ */ u4("button", { type: "button", class: "plain", onClick: () => setSelected(/* @__PURE__ */ new Set()), children: "Clear" })
     ] }) : null,
-    data && data.total === 0 ? /* @__PURE__ */ u4(Nothing, { ended, filtered: Boolean(words) || mine }) : /* @__PURE__ */ u4(
+    data && data.total === 0 ? /* @__PURE__ */ u4(Nothing, { ended, filtered: Boolean(words2) || mine }) : /* @__PURE__ */ u4(
       WindowedTable,
       {
         columns: columnsFor(ended, selected, toggle, hiddenColumns),
@@ -2736,13 +2930,13 @@ function Queue() {
 function isFirst(rows, place2, group) {
   return place2 > 0 && rows[place2]?.[group] !== rows[place2 - 1]?.[group];
 }
-async function activeJobs(words, mine, sort, offset, signal) {
-  const query = { filter: words, user: mine ? "@me" : "", sort, offset, limit: PAGE, without_gpus: true };
+async function activeJobs(words2, mine, sort, offset, signal) {
+  const query = { filter: words2, user: mine ? "@me" : "", sort, offset, limit: PAGE, without_gpus: true };
   const found = await call("GET /overview", { query, signal });
   return { rows: found.jobs.map(ofLine), offset: found.offset, total: found.total, counts: found.counts };
 }
-async function endedJobs(words, mine, offset, signal) {
-  const query = { state: ENDED2, name: words, user: mine ? "@me" : "", sort: "-ended_at", offset, limit: PAGE };
+async function endedJobs(words2, mine, offset, signal) {
+  const query = { state: ENDED2, name: words2, user: mine ? "@me" : "", sort: "-ended_at", offset, limit: PAGE };
   const found = await call("GET /jobs", { query, signal });
   return { rows: found.jobs.map(ofJob), offset, total: found.total, counts: {} };
 }
@@ -2807,11 +3001,553 @@ function ColumnChoice({ hidden, change }) {
   ] });
 }
 
+// src/submit.tsx
+var CHECK_AFTER_MS = 400;
+var ASK_AFTER_MS = 900;
+var MOST_PREVIEWED = 60;
+var GPU_STEPS = [1, 2, 4, 8];
+var START = { command: ["python", "train.py"], gpu_count: 1, max_runtime_minutes: 240 };
+function Submit({ from }) {
+  const [file, setFile] = d2(jobFile(START));
+  const [command, setCommand] = d2(line(START.command ?? []));
+  const [sweep, setSweep] = d2("");
+  const [left, setLeft] = d2([]);
+  const [error, setError] = d2(null);
+  const [sent, setSent] = d2([]);
+  const [isSending, setSending] = d2(false);
+  h2(() => {
+    if (!from) return;
+    void call("GET /jobs/{job_id}", { path: { job_id: from } }).then((job) => {
+      if (job.redacted) throw new ApiError(403, "forbidden", `${from} belongs to ${job.user}; only its own jobs can a user submit again`);
+      const found = requestOf(job);
+      setFile(jobFile(found.body));
+      setCommand(line(found.body.command ?? []));
+      setLeft(found.left);
+    }).catch((problem) => setError(problem instanceof ApiError ? problem : null));
+  }, [from]);
+  const read = T2(() => readFile(file), [file]);
+  const body = read.body;
+  const params = T2(() => readSweep(sweep), [sweep]);
+  const isSweep = Object.keys(params.found).length > 0;
+  const jobs = T2(() => body && isSweep ? combinations(params.found).map((values) => filledIn(body, values, "preview")) : [], [body, params, isSweep]);
+  const first = isSweep ? jobs[0] ?? null : body;
+  const checked = useChecked(first);
+  const change = (fields) => {
+    const made = { ...body ?? {}, ...fields };
+    for (const [name, value] of Object.entries(made)) if (value === void 0 || value === "" || Array.isArray(value) && value.length === 0 && name !== "command") delete made[name];
+    setFile(jobFile(made));
+  };
+  const submit = async () => {
+    if (!body) return;
+    setSending(true);
+    setError(null);
+    try {
+      if (isSweep) {
+        const name = sweepName(body.name ?? "sweep");
+        const answer = await call("POST /jobs/bulk", { body: combinations(params.found).map((values) => filledIn(body, values, body.sweep || name)) });
+        setSent(answer.job_ids);
+        notify(`Submitted ${plural(answer.count, "job")}.`);
+      } else {
+        const answer = await call("POST /jobs", { body });
+        const id = "job_id" in answer ? answer.job_id : "";
+        setSent([id]);
+        notify(`Submitted ${id}.`);
+      }
+    } catch (problem) {
+      setError(problem instanceof ApiError ? problem : new ApiError(0, "", "the server could not be reached; it is unknown whether it took the job"));
+    }
+    setSending(false);
+  };
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("h1", { children: from ? `Submit ${from} again` : "Submit" }),
+    left.length ? /* @__PURE__ */ u4("p", { class: "note", children: [
+      "Not taken over: ",
+      left.join(", "),
+      "."
+    ] }) : null,
+    /* @__PURE__ */ u4(Problem, { error }),
+    sent.length ? /* @__PURE__ */ u4("p", { class: "note note-good", role: "status", children: [
+      "Submitted",
+      " ",
+      sent.slice(0, 5).map((id) => /* @__PURE__ */ u4("span", { children: [
+        /* @__PURE__ */ u4(JobLink, { id }),
+        " "
+      ] }, id)),
+      sent.length > 5 ? `and ${count(sent.length - 5)} more` : ""
+    ] }) : null,
+    /* @__PURE__ */ u4("div", { class: "two", children: [
+      /* @__PURE__ */ u4(
+        "form",
+        {
+          class: "card",
+          onSubmit: (event) => {
+            event.preventDefault();
+            void submit();
+          },
+          children: [
+            /* @__PURE__ */ u4(
+              Fields,
+              {
+                body,
+                command,
+                setCommand: (text) => {
+                  setCommand(text);
+                  try {
+                    change({ command: words(text) });
+                  } catch {
+                  }
+                },
+                change
+              }
+            ),
+            /* @__PURE__ */ u4("label", { children: [
+              "Sweep: one parameter in a line, as lr=0.1,0.01; use it as ",
+              "{lr}",
+              " in the command",
+              /* @__PURE__ */ u4("textarea", { rows: 2, value: sweep, spellcheck: false, onInput: (event) => setSweep(event.currentTarget.value) })
+            ] }),
+            params.problem ? /* @__PURE__ */ u4("p", { class: "note note-bad", children: params.problem }) : null,
+            /* @__PURE__ */ u4("div", { class: "buttons", children: /* @__PURE__ */ u4("button", { type: "submit", class: "primary", disabled: !body || isSending || checked.error !== null || params.problem !== "", children: isSweep ? `Submit ${plural(jobs.length, "job")}` : "Submit" }) })
+          ]
+        }
+      ),
+      /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Job file", children: [
+        /* @__PURE__ */ u4("label", { children: [
+          "Job file (the fields of the REST API)",
+          /* @__PURE__ */ u4(
+            "textarea",
+            {
+              rows: 14,
+              value: file,
+              spellcheck: false,
+              onInput: (event) => {
+                setFile(event.currentTarget.value);
+                const { body: typed } = readFile(event.currentTarget.value);
+                if (typed?.command) setCommand(line(typed.command));
+              }
+            }
+          )
+        ] }),
+        /* @__PURE__ */ u4(Check, { problem: read.problem, checked })
+      ] })
+    ] }),
+    first && !read.problem ? /* @__PURE__ */ u4(Answers, { body: first, isValid: checked.valid !== null, change }) : null,
+    isSweep && body ? /* @__PURE__ */ u4(Preview, { params: params.found, jobs }) : null,
+    body ? /* @__PURE__ */ u4(Printed, { body, params: params.found }) : null
+  ] });
+}
+function readFile(text) {
+  try {
+    const found = JSON.parse(text);
+    if (found === null || typeof found !== "object" || Array.isArray(found)) return { body: null, problem: "a job file is one object, in braces" };
+    const { command } = found;
+    if (command !== void 0 && !(Array.isArray(command) && command.every((word) => typeof word === "string"))) return { body: null, problem: "command is a list of texts" };
+    return { body: found, problem: "" };
+  } catch (error) {
+    return { body: null, problem: error instanceof Error ? error.message : "not JSON" };
+  }
+}
+function readSweep(text) {
+  try {
+    return { found: readParams(text), problem: "" };
+  } catch (error) {
+    return { found: {}, problem: error instanceof Error ? error.message : "" };
+  }
+}
+function useChecked(body) {
+  const text = body ? JSON.stringify(body) : "";
+  const [state, setState] = d2({ valid: null, error: null, text: "" });
+  h2(() => {
+    if (!text) return void 0;
+    const stop = new AbortController();
+    const timer = window.setTimeout(() => {
+      call("POST /jobs/validate", { body: JSON.parse(text), signal: stop.signal }).then((valid) => setState({ valid, error: null, text })).catch((error) => {
+        if (error instanceof ApiError) setState({ valid: null, error, text });
+      });
+    }, CHECK_AFTER_MS);
+    return () => {
+      clearTimeout(timer);
+      stop.abort();
+    };
+  }, [text]);
+  return state.text === text ? state : { valid: null, error: null };
+}
+function Check({ problem, checked }) {
+  const { valid, error } = checked;
+  return /* @__PURE__ */ u4("div", { "aria-live": "polite", class: "check", children: problem ? /* @__PURE__ */ u4("p", { class: "note note-bad", children: [
+    "Not a job yet: ",
+    problem
+  ] }) : error ? /* @__PURE__ */ u4("p", { class: "note note-bad", children: error.message }) : valid ? /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("p", { class: "note note-good", children: [
+      "Would be accepted",
+      valid.position ? `, as number ${valid.position} of the queue` : "",
+      ".",
+      " ",
+      valid.expected_start ? `Expected start ${time(valid.expected_start)} (${until(valid.expected_start)})${valid.expected_end ? `, end ${time(valid.expected_end)}` : ""}.` : valid.start_unknown ? `Its start is unknown: ${valid.start_unknown}.` : ""
+    ] }),
+    valid.warnings.map((text) => /* @__PURE__ */ u4("p", { class: "note", children: text }, text))
+  ] }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Checking…" }) });
+}
+function Fields({ body, command, setCommand, change }) {
+  const nodes = useLive((signal) => call("GET /nodes", { signal }), 0, []);
+  const models = [...new Set((nodes.data?.nodes ?? []).flatMap((node) => node.gpu_models))].sort();
+  let problem = "";
+  try {
+    words(command);
+  } catch (error) {
+    problem = error instanceof Error ? error.message : "";
+  }
+  const number = (text) => text === "" || Number.isNaN(Number(text)) ? void 0 : Number(text);
+  return /* @__PURE__ */ u4("div", { class: "form", children: [
+    /* @__PURE__ */ u4("label", { class: "wide", children: [
+      "Command",
+      /* @__PURE__ */ u4("input", { class: "mono", value: command, spellcheck: false, disabled: !body, onInput: (event) => setCommand(event.currentTarget.value) })
+    ] }),
+    problem ? /* @__PURE__ */ u4("p", { class: "note note-bad wide", children: problem }) : null,
+    /* @__PURE__ */ u4("label", { children: [
+      "Name",
+      /* @__PURE__ */ u4("input", { value: body?.name ?? "", disabled: !body, onInput: (event) => change({ name: event.currentTarget.value }) })
+    ] }),
+    /* @__PURE__ */ u4("label", { children: [
+      "GPUs",
+      /* @__PURE__ */ u4("input", { type: "number", min: 0, step: 0.01, value: body?.gpu_count ?? "", disabled: !body, onInput: (event) => change({ gpu_count: number(event.currentTarget.value) }) })
+    ] }),
+    /* @__PURE__ */ u4("label", { children: [
+      "GPU model",
+      /* @__PURE__ */ u4("select", { value: body?.gpu_models?.[0] ?? "", disabled: !body, onChange: (event) => change({ gpu_models: event.currentTarget.value ? [event.currentTarget.value] : [] }), children: [
+        /* @__PURE__ */ u4("option", { value: "", children: "any" }),
+        [.../* @__PURE__ */ new Set([...models, ...body?.gpu_models ?? []])].map((model) => /* @__PURE__ */ u4("option", { value: model, children: model }, model))
+      ] })
+    ] }),
+    /* @__PURE__ */ u4("label", { children: [
+      "Time limit (minutes)",
+      /* @__PURE__ */ u4("input", { type: "number", min: 1, value: body?.max_runtime_minutes ?? "", disabled: !body, onInput: (event) => change({ max_runtime_minutes: number(event.currentTarget.value) }) })
+    ] }),
+    /* @__PURE__ */ u4("label", { children: [
+      "Priority",
+      /* @__PURE__ */ u4(
+        "select",
+        {
+          value: String(body?.priority ?? 750),
+          disabled: !body,
+          onChange: (event) => change({ priority: event.currentTarget.value === "750" ? void 0 : number(event.currentTarget.value) ?? event.currentTarget.value }),
+          children: [
+            [["250", "low"], ["750", "normal"], ["1500", "high"], ["2500", "urgent"]].map(([value, name]) => /* @__PURE__ */ u4("option", { value, children: name }, value)),
+            ["250", "750", "1500", "2500"].includes(String(body?.priority ?? 750)) ? null : /* @__PURE__ */ u4("option", { value: String(body?.priority), children: String(body?.priority) })
+          ]
+        }
+      )
+    ] }),
+    /* @__PURE__ */ u4("label", { children: [
+      "CPU cores",
+      /* @__PURE__ */ u4("input", { type: "number", min: 0, step: 0.5, value: body?.cpu_cores ?? "", disabled: !body, onInput: (event) => change({ cpu_cores: number(event.currentTarget.value) }) })
+    ] }),
+    /* @__PURE__ */ u4("label", { children: [
+      "Memory (MB)",
+      /* @__PURE__ */ u4("input", { type: "number", min: 0, value: body?.memory_mb ?? "", disabled: !body, onInput: (event) => change({ memory_mb: number(event.currentTarget.value) }) })
+    ] }),
+    /* @__PURE__ */ u4("label", { class: "wide", children: [
+      "Directory",
+      /* @__PURE__ */ u4("input", { class: "mono", value: body?.working_directory ?? "", spellcheck: false, disabled: !body, onInput: (event) => change({ working_directory: event.currentTarget.value }) })
+    ] })
+  ] });
+}
+function variantsOf(body, models) {
+  const gpus = body.gpu_count ?? 0;
+  const minutes = body.max_runtime_minutes;
+  const found = [{ label: "as written", fields: {} }];
+  for (const other2 of GPU_STEPS) if (other2 !== gpus) found.push({ label: plural(other2, "GPU"), fields: { gpu_count: other2 } });
+  if (minutes && minutes > 1) found.push({ label: `limit ${trim(minutes / 2, 1)} min`, fields: { max_runtime_minutes: minutes / 2 } });
+  const other = models.find((model) => !body.gpu_models?.includes(model));
+  if (other && models.length > 1) found.push({ label: other, fields: { gpu_models: [other] } });
+  found.push(body.priority === 1500 || body.priority === "high" ? { label: "priority normal", fields: { priority: 750 } } : { label: "priority high", fields: { priority: 1500 } });
+  return found.slice(0, 8);
+}
+function Answers({ body, isValid, change }) {
+  const nodes = useLive((signal) => call("GET /nodes", { signal }), 0, []);
+  const [again, setAgain] = d2(0);
+  const [state, setState] = d2({ answer: null, variants: [], error: null, isBusy: false });
+  const text = JSON.stringify(body);
+  const models = [...new Set((nodes.data?.nodes ?? []).flatMap((node) => node.gpu_models))].sort().join("\n");
+  h2(() => {
+    if (!isValid) return void 0;
+    const stop = new AbortController();
+    let retry = 0;
+    const timer = window.setTimeout(() => {
+      const job = JSON.parse(text);
+      const variants = variantsOf(job, models.split("\n"));
+      setState((old) => ({ ...old, isBusy: true }));
+      call("POST /what-if", { body: { jobs: variants.map((one) => ({ ...job, ...one.fields })) }, signal: stop.signal }).then((answer) => setState({ answer, variants, error: null, isBusy: false })).catch((error) => {
+        if (error instanceof ApiError && error.status === 429) retry = window.setTimeout(() => setAgain((old) => old + 1), 1e3);
+        else if (error instanceof ApiError) setState((old) => ({ ...old, error, isBusy: false }));
+      });
+    }, ASK_AFTER_MS);
+    return () => {
+      clearTimeout(timer);
+      clearTimeout(retry);
+      stop.abort();
+    };
+  }, [text, models, isValid, again]);
+  const rows = (state.answer?.jobs ?? []).flatMap((answer, place2) => {
+    const variant = state.variants[place2];
+    return variant ? [{ ...variant, answer }] : [];
+  });
+  const currency = state.answer?.currency ?? "";
+  const columns = [
+    { name: "With", of: (row) => row.label },
+    { name: "Expected start", of: ({ answer }) => startText(answer) },
+    { name: "Expected end", of: ({ answer }) => answer.error ? "" : answer.expected_end ? time(answer.expected_end) : answer.expected_start && answer.latest_end ? `by ${time(answer.latest_end)}` : "unknown" },
+    { name: "Cost of GPUs", of: ({ answer }) => !answer.cost ? "–" : `${trim(answer.cost)} ${currency}`, right: true },
+    { name: "Delays", of: ({ answer }) => answer.effect?.later ? plural(answer.effect.later, "job") : answer.error ? "" : "nobody" },
+    { name: "Where, or why not", of: ({ answer }) => /* @__PURE__ */ u4("span", { class: "muted", children: answer.error || reasonText(answer) }), grow: true },
+    {
+      name: "",
+      of: (row) => Object.keys(row.fields).length && !row.answer.error ? /* @__PURE__ */ u4("button", { type: "button", class: "small", "aria-label": `Take ${row.label}`, onClick: () => change(row.fields), children: "Take" }) : null
+    }
+  ];
+  return /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Side by side", "aria-busy": state.isBusy, children: [
+    /* @__PURE__ */ u4("div", { class: "toolbar", children: [
+      /* @__PURE__ */ u4("h2", { children: "Side by side" }),
+      /* @__PURE__ */ u4("button", { type: "button", class: "small", onClick: () => setAgain(again + 1), children: "Ask again" }),
+      /* @__PURE__ */ u4("span", { class: "muted", role: "status", children: state.isBusy ? "The engine rolls the cluster forward…" : "" })
+    ] }),
+    /* @__PURE__ */ u4(Problem, { error: state.error }),
+    rows.length ? /* @__PURE__ */ u4(Table, { label: "Answers", columns, rows, id: (row) => row.label }) : /* @__PURE__ */ u4("p", { class: "muted", children: "As soon as the job is valid, the engine answers here when it and its variants would start." }),
+    state.answer?.cut.map((text2) => /* @__PURE__ */ u4("p", { class: "note", children: text2 }, text2))
+  ] });
+}
+function startText(answer) {
+  if (answer.error) return "rejected";
+  if (!answer.expected_start) return "unknown";
+  return `${answer.depends_on.length ? "about " : ""}${Date.parse(answer.expected_start) - Date.now() < 5e3 ? "now" : `${time(answer.expected_start)} (${until(answer.expected_start)})`}`;
+}
+function reasonText(answer) {
+  if (answer.start_unknown) return answer.start_unknown;
+  if (answer.depends_on.length) return `depends on the unknown end of ${answer.depends_on.join(", ")}`;
+  return answer.places.map((place2) => `${place2.node}[${place2.gpu_ids.join(",")}]`).join(" ");
+}
+function Preview({ params, jobs }) {
+  const names = Object.keys(params);
+  const columns = [...names.map((name) => ({ name, of: (job) => job.params?.[name] ?? "" })), { name: "Command", of: (job) => /* @__PURE__ */ u4("span", { class: "mono", children: line(job.command ?? []) }), grow: true }];
+  const [rows, across] = names;
+  return /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Sweep", children: [
+    /* @__PURE__ */ u4("h2", { children: [
+      "Sweep of ",
+      plural(jobs.length, "job")
+    ] }),
+    names.length === 2 && rows && across ? /* @__PURE__ */ u4("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Grid", children: /* @__PURE__ */ u4("table", { children: [
+      /* @__PURE__ */ u4("thead", { children: /* @__PURE__ */ u4("tr", { children: [
+        /* @__PURE__ */ u4("th", { scope: "col", children: [
+          rows,
+          " \\ ",
+          across
+        ] }),
+        params[across]?.map((value) => /* @__PURE__ */ u4("th", { scope: "col", children: value }, value))
+      ] }) }),
+      /* @__PURE__ */ u4("tbody", { children: params[rows]?.map((value) => /* @__PURE__ */ u4("tr", { children: [
+        /* @__PURE__ */ u4("th", { scope: "row", children: value }),
+        params[across]?.map((other) => /* @__PURE__ */ u4("td", { class: "mono", children: line(jobs.find((job) => job.params?.[rows] === value && job.params[across] === other)?.command ?? []) }, other))
+      ] }, value)) })
+    ] }) }) : /* @__PURE__ */ u4(Table, { label: "Grid", columns, rows: jobs.slice(0, MOST_PREVIEWED), id: (job) => JSON.stringify(job.params) }),
+    names.length !== 2 && jobs.length > MOST_PREVIEWED ? /* @__PURE__ */ u4("p", { class: "muted", children: [
+      "and ",
+      count(jobs.length - MOST_PREVIEWED),
+      " more"
+    ] }) : null
+  ] });
+}
+function Printed({ body, params }) {
+  const command = tgpuLine(body, params);
+  return /* @__PURE__ */ u4("div", { class: "two", children: [
+    /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Command line", children: [
+      /* @__PURE__ */ u4("h2", { children: "As a command" }),
+      /* @__PURE__ */ u4(Code, { text: command ?? `tgpu submit job.json   # with this file:
+${jobFile(body)}` })
+    ] }),
+    /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Python", children: [
+      /* @__PURE__ */ u4("h2", { children: "As Python" }),
+      /* @__PURE__ */ u4(Code, { text: pythonText(body, params) })
+    ] })
+  ] });
+}
+
+// src/whatif.tsx
+var POLICIES = ["fair", "fifo", "sjf", "skip", "easy", "conservative", "short", "best_fit", "fgd", "balance", "packing"];
+var EMPTY = { drained: [], added: "", like: "", gpus: "", reservedFor: "default", inHours: "1", forHours: "4", tenant: "", quota: "", policy: "" };
+function WhatIf() {
+  const nodes = useLive((signal) => call("GET /nodes", { signal }), 0, []);
+  const tenants = useLive((signal) => call("GET /tenants", { signal }), 0, []);
+  const [draft, setDraft] = d2(EMPTY);
+  const [state, setState] = d2({ answer: null, error: null, isBusy: false, asked: "" });
+  const names = (nodes.data?.nodes ?? []).map((node) => node.id);
+  const owners = [.../* @__PURE__ */ new Set(["default", ...(tenants.data?.tenants ?? []).map((tenant) => tenant.id)])];
+  const set = (fields) => setDraft({ ...draft, ...fields });
+  const request = requestOf2(draft, names[0] ?? "");
+  const asked = describe(draft, names[0] ?? "");
+  const ask2 = async () => {
+    setState({ ...state, error: null, isBusy: true });
+    try {
+      setState({ answer: await call("POST /what-if", { body: request }), error: null, isBusy: false, asked });
+    } catch (error) {
+      setState({ answer: null, error: error instanceof ApiError ? error : new ApiError(0, "", "the server could not be reached"), isBusy: false, asked });
+    }
+  };
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("h1", { children: "What if" }),
+    /* @__PURE__ */ u4("p", { class: "muted", children: "The engine answers on a copy of the cluster. Nothing is changed, and scheduling does not wait." }),
+    /* @__PURE__ */ u4(
+      "form",
+      {
+        class: "card",
+        onSubmit: (event) => {
+          event.preventDefault();
+          void ask2();
+        },
+        children: [
+          /* @__PURE__ */ u4("div", { class: "sets", children: [
+            /* @__PURE__ */ u4("fieldset", { children: [
+              /* @__PURE__ */ u4("legend", { children: "Nodes" }),
+              /* @__PURE__ */ u4("label", { children: [
+                "Drained",
+                /* @__PURE__ */ u4("select", { multiple: true, size: Math.min(5, Math.max(2, names.length)), onChange: (event) => set({ drained: [...event.currentTarget.selectedOptions].map((one) => one.value) }), children: names.map((name) => /* @__PURE__ */ u4("option", { value: name, selected: draft.drained.includes(name), children: name }, name)) })
+              ] }),
+              /* @__PURE__ */ u4("div", { class: "form", children: [
+                /* @__PURE__ */ u4(Field, { label: "Added", value: draft.added, set: (added) => set({ added }) }),
+                /* @__PURE__ */ u4(Select, { label: "Like", value: draft.like || (names[0] ?? ""), of: names, set: (like) => set({ like }) })
+              ] })
+            ] }),
+            /* @__PURE__ */ u4("fieldset", { children: [
+              /* @__PURE__ */ u4("legend", { children: "Reservation" }),
+              /* @__PURE__ */ u4("div", { class: "form", children: [
+                /* @__PURE__ */ u4(Field, { label: "GPUs", value: draft.gpus, set: (gpus) => set({ gpus }) }),
+                /* @__PURE__ */ u4(Select, { label: "For tenant", value: draft.reservedFor, of: owners, set: (reservedFor) => set({ reservedFor }) }),
+                /* @__PURE__ */ u4(Field, { label: "Begins in hours", value: draft.inHours, set: (inHours) => set({ inHours }) }),
+                /* @__PURE__ */ u4(Field, { label: "Lasts hours", value: draft.forHours, set: (forHours) => set({ forHours }) })
+              ] })
+            ] }),
+            /* @__PURE__ */ u4("fieldset", { children: [
+              /* @__PURE__ */ u4("legend", { children: "Rules" }),
+              /* @__PURE__ */ u4("div", { class: "form", children: [
+                /* @__PURE__ */ u4(Select, { label: "Quota of tenant", value: draft.tenant, of: ["", ...owners], none: "none changes", set: (tenant) => set({ tenant }) }),
+                /* @__PURE__ */ u4(Field, { label: "Quota in GPUs", value: draft.quota, hint: "no limit", set: (quota) => set({ quota }) }),
+                /* @__PURE__ */ u4(Select, { label: "Policy", value: draft.policy, of: ["", ...POLICIES], none: "as it is", set: (policy) => set({ policy }) })
+              ] })
+            ] })
+          ] }),
+          /* @__PURE__ */ u4("div", { class: "buttons", children: [
+            /* @__PURE__ */ u4("button", { type: "submit", class: "primary", disabled: !asked || state.isBusy, children: "Ask" }),
+            /* @__PURE__ */ u4("button", { type: "button", onClick: () => setDraft(EMPTY), children: "Clear" }),
+            /* @__PURE__ */ u4("span", { class: "muted", role: "status", children: state.isBusy ? "The engine rolls the cluster forward…" : asked || "Suppose something first." })
+          ] })
+        ]
+      }
+    ),
+    /* @__PURE__ */ u4(Problem, { error: state.error }),
+    state.answer ? /* @__PURE__ */ u4(Answer, { answer: state.answer, asked: state.asked }) : null
+  ] });
+}
+function Field({ label, value, set, hint }) {
+  return /* @__PURE__ */ u4("label", { children: [
+    label,
+    /* @__PURE__ */ u4("input", { type: "number", min: 0, step: "any", value, placeholder: hint ?? "", onInput: (event) => set(event.currentTarget.value) })
+  ] });
+}
+function Select({ label, value, of, none, set }) {
+  return /* @__PURE__ */ u4("label", { children: [
+    label,
+    /* @__PURE__ */ u4("select", { value, onChange: (event) => set(event.currentTarget.value), children: of.map((one) => /* @__PURE__ */ u4("option", { value: one, children: one || none }, one)) })
+  ] });
+}
+function requestOf2(draft, firstNode) {
+  const request = {};
+  if (draft.drained.length) request.drain_nodes = draft.drained;
+  if (Number(draft.added) > 0) request.add_nodes = { count: Number(draft.added), like: draft.like || firstNode };
+  if (draft.policy) request.policy = draft.policy;
+  if (draft.tenant) request.quotas = [{ tenant_id: draft.tenant, max_gpus: draft.quota === "" ? null : Number(draft.quota) }];
+  if (Number(draft.gpus) > 0) {
+    const start = Date.now() / 1e3 + Number(draft.inHours) * 3600;
+    request.reservation = { gpus: Number(draft.gpus), tenant_id: draft.reservedFor, start, duration_minutes: Number(draft.forHours) * 60 };
+  }
+  return request;
+}
+function describe(draft, firstNode) {
+  const parts = [];
+  if (draft.drained.length) parts.push(`${draft.drained.join(", ")} drained`);
+  if (Number(draft.added) > 0) parts.push(`${plural(Number(draft.added), "node")} like ${draft.like || firstNode} added`);
+  if (draft.policy) parts.push(`policy ${draft.policy}`);
+  if (draft.tenant) parts.push(`quota of ${draft.tenant}: ${draft.quota === "" ? "no limit" : plural(Number(draft.quota), "GPU")}`);
+  if (Number(draft.gpus) > 0) parts.push(`${plural(Number(draft.gpus), "GPU")} reserved for ${draft.reservedFor} in ${draft.inHours} h, for ${draft.forHours} h`);
+  return parts.join("; ");
+}
+function Answer({ answer, asked }) {
+  const { effect } = answer;
+  return /* @__PURE__ */ u4("section", { "aria-label": "Answer", children: [
+    /* @__PURE__ */ u4("h2", { children: [
+      "Supposed: ",
+      asked
+    ] }),
+    answer.cut.map((text) => /* @__PURE__ */ u4("p", { class: "note", children: text }, text)),
+    answer.reserved.length ? /* @__PURE__ */ u4("p", { class: "note", children: [
+      "The reservation would get ",
+      answer.reserved.map((place2) => `${place2.node}[${place2.gpu_ids.join(",")}]`).join(" "),
+      "."
+    ] }) : null,
+    effect ? /* @__PURE__ */ u4(Effects, { effect, waiting: answer.waiting }) : null
+  ] });
+}
+function moveText(seconds) {
+  return `${duration(Math.abs(seconds))} ${seconds > 0 ? "later" : "earlier"}`;
+}
+function Effects({ effect, waiting }) {
+  const figures = [
+    [count(effect.earlier), effect.earlier ? `start earlier, ${duration(effect.gained_seconds)} in all` : "start earlier"],
+    [count(effect.later), effect.later ? `start later, ${duration(effect.lost_seconds)} in all` : "start later"],
+    [count(effect.compared - effect.earlier - effect.later), `of ${plural(waiting, "waiting job")} stay`]
+  ];
+  if (effect.started) figures.push([count(effect.started), "get an expected start"]);
+  if (effect.stranded) figures.push([count(effect.stranded), "have none any more"]);
+  const owners = [
+    { name: "User", of: (one) => /* @__PURE__ */ u4(Who, { name: one.user }) },
+    { name: "Tenant", of: (one) => one.tenant_id },
+    { name: "In all", of: (one) => balance(one.lost_seconds - one.gained_seconds) },
+    { name: "Earlier", of: (one) => count(one.earlier), right: true },
+    { name: "Later", of: (one) => count(one.later), right: true }
+  ];
+  const moved = [
+    { name: "Job", of: (one) => /* @__PURE__ */ u4(JobLink, { id: one.job_id }) },
+    { name: "User", of: (one) => /* @__PURE__ */ u4(Who, { name: one.user }) },
+    { name: "GPUs", of: (one) => trim(one.gpus), right: true },
+    { name: "Before", of: (one) => one.before ? time(one.before) : "unknown" },
+    { name: "After", of: (one) => one.after ? time(one.after) : "unknown" },
+    { name: "Moves", of: (one) => one.seconds === null ? one.after ? "gets a start" : /* @__PURE__ */ u4("span", { class: "bad", children: "no start any more" }) : balance(one.seconds) },
+    { name: "Sure", of: (one) => one.is_guess ? "depends on an unknown run time" : "", grow: true }
+  ];
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure, label]) => /* @__PURE__ */ u4("li", { children: [
+      /* @__PURE__ */ u4("strong", { children: figure }),
+      /* @__PURE__ */ u4("span", { children: label })
+    ] }, label)) }),
+    effect.moved.length ? /* @__PURE__ */ u4(S, { children: [
+      effect.owners.length ? /* @__PURE__ */ u4(S, { children: [
+        /* @__PURE__ */ u4("h2", { children: "Who loses and who gains" }),
+        /* @__PURE__ */ u4(Table, { label: "Users", columns: owners, rows: effect.owners, id: (one) => `${one.tenant_id} ${one.user}` })
+      ] }) : null,
+      /* @__PURE__ */ u4("h2", { children: "Starts that move most" }),
+      /* @__PURE__ */ u4(Table, { label: "Moved starts", columns: moved, rows: effect.moved, id: (one) => one.job_id })
+    ] }) : /* @__PURE__ */ u4(Empty, { title: "No expected start moves" })
+  ] });
+}
+function balance(seconds) {
+  return /* @__PURE__ */ u4("span", { class: seconds > 0 ? "bad" : "good", children: moveText(seconds) });
+}
+
 // src/app.tsx
 var PAGES = [
   { path: "cluster", name: "Cluster", key: "c", show: () => /* @__PURE__ */ u4(Cluster, {}) },
   { path: "jobs", name: "Queue", key: "q", show: (rest) => rest[0] ? /* @__PURE__ */ u4(JobPage, { id: rest[0] }, rest[0]) : /* @__PURE__ */ u4(Queue, {}) },
-  { path: "plan", name: "Plan", key: "p", show: (rest) => /* @__PURE__ */ u4(Plan, { job: rest[0] ?? "" }, rest[0] ?? "") }
+  { path: "plan", name: "Plan", key: "p", show: (rest) => /* @__PURE__ */ u4(Plan, { job: rest[0] ?? "" }, rest[0] ?? "") },
+  { path: "submit", name: "Submit", key: "s", show: (rest) => /* @__PURE__ */ u4(Submit, { from: rest[0] ?? "" }, rest[0] ?? "") },
+  { path: "what-if", name: "What if", key: "w", show: () => /* @__PURE__ */ u4(WhatIf, {}), adminOnly: true }
 ];
 var KEYS = [
   ["/", "search"],
