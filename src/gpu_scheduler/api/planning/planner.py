@@ -123,17 +123,17 @@ def _start(seconds: float) -> subprocess.Popen[bytes]:
 
 
 def _exchange(process: subprocess.Popen[bytes], question: Question) -> Answer:
-    """Write the question piece by piece, and read the answer."""
-    with process:
-        if process.stdin is None or process.stdout is None:
-            raise ClusterError("the forecast process has no pipes")
+    """Write the question piece by piece, and read the answer; wait for the end of the process."""
+    if process.stdin is None or process.stdout is None:
+        raise ClusterError("the forecast process has no pipes")
+    # One that fails early closes its pipe; closing ours writes what is left, and fails once more.
+    with suppress(BrokenPipeError), process:
         with suppress(BrokenPipeError):
             for piece in write_question(question):
                 process.stdin.write(piece)
             process.stdin.close()
         data = process.stdout.read()
-        code = process.wait()
-    if code:
-        log.error("a forecast failed", exit_code=code)
+    if process.returncode:
+        log.error("a forecast failed", exit_code=process.returncode)
         raise ClusterError("the forecast failed; the standard error of the server says why")
     return read_answer(data)
