@@ -36,6 +36,7 @@ MEASURES = {
     "heartbeats": "benchmarks.heartbeats",
     "throughput": "benchmarks.throughput",
     "failover": "benchmarks.failover",
+    "kubernetes": "benchmarks.kubernetes",
     "venus": "benchmarks.venus",
     "year": "benchmarks.year",
 }
@@ -74,6 +75,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--max-seconds", type=float, default=0, help="stop the year after this time"
     )
+    parser.add_argument(
+        "--kubernetes-nodes",
+        type=int,
+        default=0,
+        help="nodes of the cluster of kwok (default 1000)",
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -96,6 +103,8 @@ def _run_here(options: argparse.Namespace) -> None:
             extra["jobs"] = options.year_jobs
         if options.max_seconds:
             extra["max_seconds"] = options.max_seconds
+    if name == "kubernetes" and options.kubernetes_nodes:
+        extra = {"nodes": options.kubernetes_nodes}
     answer = importlib.import_module(MEASURES[name]).measure(options.repeats, **extra)
     progress.clear()
     print(json.dumps(answer))
@@ -105,6 +114,7 @@ def _run_apart(name: str, options: argparse.Namespace) -> str | None:
     """One measure in a child; None if it broke, and then its error stands on standard error."""
     command = [sys.executable, "-m", "benchmarks", "--here", name]
     command += [f"--repeats={options.repeats}", f"--year-jobs={options.year_jobs}"]
+    command += [f"--kubernetes-nodes={options.kubernetes_nodes}"]
     command += [f"--max-seconds={options.max_seconds}"] + ["--full"] * options.full
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

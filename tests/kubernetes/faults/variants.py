@@ -1,17 +1,19 @@
 """Schedulers broken on purpose, each in one way, to show that the audit detects it.
 
-`python -m tests.kubernetes.faults.variants NAME ...` runs such a scheduler as a process; what
-follows the name are the options of the scheduler. In the simulation the patches apply to every
-scheduler of the world.
+`python -m tests.kubernetes.faults.variants NAME ...` runs such a scheduler as a process, with short
+times of the leader election; what follows the name are the options of the scheduler, and the name
+`as-it-is` breaks nothing. In the simulation the patches apply to every scheduler of the world.
 """
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 from gpu_scheduler.kubernetes.client.client import ApiClient
+from gpu_scheduler.kubernetes.leader_election import ElectionSettings, LeaderElector
 from gpu_scheduler.kubernetes.objects import Lease, Pod
 from gpu_scheduler.kubernetes.scheduler import __main__ as process
 from gpu_scheduler.kubernetes.scheduler import filters, loop, repair, workloads
@@ -161,6 +163,20 @@ VARIANTS: Mapping[str, Variant] = {
 }
 
 
+AS_IT_IS = "as-it-is"
+SHORT_ELECTION = ElectionSettings(
+    lease_duration_seconds=4, renew_deadline_seconds=3.0, retry_period_seconds=0.5
+)
+
+
+def run(name: str, options: list[str]) -> int:
+    elector = partial(LeaderElector, settings=SHORT_ELECTION)
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(process, "LeaderElector", elector))
+        if name != AS_IT_IS:
+            patches.enter_context(VARIANTS[name]())
+        return process.main(options)
+
+
 if __name__ == "__main__":
-    with VARIANTS[sys.argv[1]]():
-        sys.exit(process.main(sys.argv[2:]))
+    sys.exit(run(sys.argv[1], sys.argv[2:]))

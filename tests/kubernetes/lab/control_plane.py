@@ -84,7 +84,7 @@ class ControlPlane:
         self._certificate, self._key = self.authority.sign_server("kube-apiserver", hosts)
         account_key = ec.generate_private_key(ec.SECP256R1())
         self._account_key = write_key(self.directory / "service-accounts.key", account_key)
-        self._etcd_url = f"http://127.0.0.1:{lasting_port()}"
+        self.etcd_url = f"http://127.0.0.1:{lasting_port()}"
         self._port = lasting_port()
         self.url = f"https://127.0.0.1:{self._port}"
         self.audit_log = self.directory / "audit.log"
@@ -106,8 +106,8 @@ class ControlPlane:
         self.spawn(
             "etcd",
             f"--data-dir={self.directory / 'etcd'}",
-            f"--listen-client-urls={self._etcd_url}",
-            f"--advertise-client-urls={self._etcd_url}",
+            f"--listen-client-urls={self.etcd_url}",
+            f"--advertise-client-urls={self.etcd_url}",
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
@@ -121,7 +121,7 @@ class ControlPlane:
         policy.write_text(AUDIT_POLICY, encoding="utf-8")
         self.spawn(
             "kube-apiserver",
-            f"--etcd-servers={self._etcd_url}",
+            f"--etcd-servers={self.etcd_url}",
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             f"--secure-port={self._port}",
