@@ -324,6 +324,28 @@ def test_pods_are_bound_while_reports_are_slow() -> None:
     play(world, prepare, ends=soon)
 
 
+def test_a_claim_tells_its_gpus_right_after_the_binding() -> None:
+    """Also while the scheduler does not see its own Binding yet."""
+    world = World()
+
+    def status() -> Manifest:
+        found: Manifest = world.api.objects["/apis/gpu.scheduling/v1/gpuclaims", NAMESPACE, "one"]
+        return found.get("status", {})
+
+    async def main() -> None:
+        for name in (NAMESPACE, LEASE_NAMESPACE):
+            await world.create({"kind": "Namespace", "metadata": {"name": name}})
+        await world.create(a_node("a", gpus=1))
+        await world.create(a_claim("one"))
+        await world.create(a_pod("single", claim="one"))
+        world.scheduler("first", always_leads=True).lag_seconds = 60.0
+        await world.until(lambda: world.bound() == {"single"})
+        await world.until(lambda: status().get("phase") == "Scheduled", seconds=0.5)
+        assert (status()["node"], status()["gpus"]) == ("a", "0")
+
+    world.loop.run(main())
+
+
 def stopped_at(number: int, *, after: bool, freezes: bool, believes: bool = False) -> World:
     """The leader is killed, or frozen for a minute, at one of its writes; a standby follows.
 

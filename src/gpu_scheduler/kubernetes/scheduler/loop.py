@@ -51,6 +51,7 @@ from gpu_scheduler.kubernetes.objects import (
 from gpu_scheduler.kubernetes.reflector import Reflector
 from gpu_scheduler.kubernetes.scheduler.decision import (
     AssignedPod,
+    Assignment,
     Decision,
     Memory,
     Translation,
@@ -64,6 +65,7 @@ from gpu_scheduler.kubernetes.scheduler.reporting import (
     ConditionWrite,
     QueueWrite,
     ReservationWrite,
+    assigned_status,
     claim_writes,
     condition_writes,
     event,
@@ -273,7 +275,7 @@ class Scheduler:
         decision = translation.decide(with_forecast=is_due)
         decision = self._with_forecast(decision, began, is_new=is_due)
         self._memory = Memory(reservations=decision.reservations, advance=decision.reserved.found)
-        assigned = await self._assign(decision)
+        assigned = await self._assign(decision, find_claims(objects))
         await self._evict(decision, began)
         self._report(objects, translation, decision, assigned)
         if not decision.is_complete:
@@ -340,29 +342,39 @@ class Scheduler:
             for pod in (one for one in gang.pods if one.metadata.uid in evictions.evicted):
                 self._tell(pod, "GangIncomplete", why, is_warning=True)
 
-    async def _assign(self, decision: Decision) -> list[AssignedPod]:
-        at = asyncio.get_running_loop().time()
+    async def _assign(
+        self, decision: Decision, pods_of: Mapping[Key, list[Pod]]
+    ) -> list[AssignedPod]:
         results = await asyncio.gather(
-            *(self._writer.assign(assignment) for assignment in decision.assignments)
+            *(self._carry_out(one, pods_of) for one in decision.assignments)
         )
-        bound: list[AssignedPod] = []
-        is_failed = False
-        for assignment, (leases, pods) in zip(decision.assignments, results, strict=True):
-            self.counters.bound_pods += len(pods)
-            if len(pods) < len(assignment.pods):
-                self.counters.failed_assignments += 1
-                is_failed = True
-            bound += pods
-            for lease in leases:
-                self._ahead.add_lease(lease, at)
-        for one in bound:
-            self._ahead.bind(one.pod, one.node, allocation_annotations(one), at)
-        if is_failed:
+        if any(
+            len(pods) < len(assignment.pods)
+            for assignment, pods in zip(decision.assignments, results, strict=True)
+        ):
             # Should another scheduler be at work, the two must not fail each other for ever.
             asyncio.get_running_loop().call_later(self._random.uniform(0.1, 1.0), self.wake)
-        for one in bound:
+        return [one for pods in results for one in pods]
+
+    async def _carry_out(
+        self, assignment: Assignment, pods_of: Mapping[Key, list[Pod]]
+    ) -> list[AssignedPod]:
+        """Lease and bind; then tell so at once, while others are leased and bound still."""
+        at = asyncio.get_running_loop().time()
+        leases, pods = await self._writer.assign(assignment)
+        self.counters.bound_pods += len(pods)
+        self.counters.failed_assignments += len(pods) < len(assignment.pods)
+        for lease in leases:
+            self._ahead.add_lease(lease, at)
+        for one in pods:
+            self._ahead.bind(one.pod, one.node, allocation_annotations(one), at)
             self._tell_assigned(one.pod, one.node, [device.index for device in one.devices])
-        return bound
+            claim = one.member.claim
+            if claim is not None and len(pods_of.get(claim.key, ())) == 1:
+                self._tell_claim(
+                    ClaimWrite(claim=claim, status=assigned_status(claim, one, self._now())), at
+                )
+        return pods
 
     async def _evict(self, decision: Decision, at: float) -> None:
         if not decision.evictions:
@@ -407,9 +419,7 @@ class Scheduler:
             told = self._told_statuses.get(uid, write.claim.status)
             if write.status.phase is told.phase and not self._may_tell_claim(uid, at):
                 continue
-            self._told_at[uid] = at
-            self._told_statuses[uid] = write.status
-            self._reports.put_status(uid, self._claim_write(write))
+            self._tell_claim(write, at)
         for change in queue_writes(objects, translation, decision, now):
             uid = change.queue.metadata.uid
             if self._may_tell_claim(uid, at):
@@ -449,11 +459,15 @@ class Scheduler:
         changes = condition.changes(now)
         return lambda: self._client.patch(PODS, name, changes, namespace, subresource="status")
 
-    def _claim_write(self, write: ClaimWrite) -> Write:
-        namespace, name = write.claim.key
+    def _tell_claim(self, write: ClaimWrite, at: float) -> None:
+        """Write the status of a claim."""
+        uid, (namespace, name) = write.claim.metadata.uid, write.claim.key
         changes = write.changes()
-        return lambda: self._client.patch(
-            GPU_CLAIMS, name, changes, namespace, subresource="status"
+        self._told_at[uid] = at
+        self._told_statuses[uid] = write.status
+        self._reports.put_status(
+            uid,
+            lambda: self._client.patch(GPU_CLAIMS, name, changes, namespace, subresource="status"),
         )
 
     def _queue_write(self, write: QueueWrite) -> Write:

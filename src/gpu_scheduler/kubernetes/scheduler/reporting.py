@@ -36,8 +36,14 @@ from gpu_scheduler.kubernetes.crds.reservation import (
 )
 from gpu_scheduler.kubernetes.names import SCHEDULER_NAME
 from gpu_scheduler.kubernetes.objects import Pod
-from gpu_scheduler.kubernetes.scheduler.decision import Decision, Translation, WaitingPod
-from gpu_scheduler.kubernetes.scheduler.devices import HeldDevice
+from gpu_scheduler.kubernetes.scheduler.decision import (
+    AssignedDevice,
+    AssignedPod,
+    Decision,
+    Translation,
+    WaitingPod,
+)
+from gpu_scheduler.kubernetes.scheduler.devices import HeldDevice, Holder
 from gpu_scheduler.kubernetes.scheduler.objects_view import (
     Key,
     Objects,
@@ -46,7 +52,7 @@ from gpu_scheduler.kubernetes.scheduler.objects_view import (
     is_bound,
 )
 from gpu_scheduler.kubernetes.scheduler.workloads import find_claims
-from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.request import WHOLE_MILLI, Request
 
 LONGEST_SENTENCE = 1024
 STEADY_SECONDS = 60
@@ -119,9 +125,14 @@ def claim_writes(
 ) -> Iterator[ClaimWrite]:
     """Claims whose status is not up to date."""
     pods_of = find_claims(objects)
+    requests = {
+        member.uid: member.request
+        for work in translation.workloads.waiting
+        for member in work.members
+    }
     for key, claim in sorted(objects.claims.items()):
         pods = pods_of.get(key, [])
-        status = _claim_status(claim, pods, translation, decision, now)
+        status = _claim_status(claim, pods, translation, decision, requests, now)
         if status != claim.status:
             yield ClaimWrite(claim=claim, status=status)
 
@@ -131,8 +142,10 @@ def _claim_status(
     pods: list[Pod],
     translation: Translation,
     decision: Decision,
+    requests: Mapping[str, Request],
     now: datetime,
 ) -> GpuClaimStatus:
+    """`requests` are those of the pods that wait, by uid."""
     old = claim.status
     members = tuple(_members(pods, translation))
     waiting = [found for pod in pods if (found := decision.waiting.get(pod.key)) is not None]
@@ -141,7 +154,7 @@ def _claim_status(
     if waiting and phase in (ClaimPhase.PENDING, ClaimPhase.PREEMPTED):
         first = waiting[0]
         reason, position = sentence(first.reason), first.position
-        needed = _needed(waiting, translation) if first.lacks_room else None
+        needed = _needed(waiting, requests) if first.lacks_room else None
         expected = _expected(first, old.expected_start)
     elif phase is ClaimPhase.PENDING and not pods:
         reason = "no pod uses this claim yet"
@@ -160,13 +173,8 @@ def _claim_status(
     )
 
 
-def _needed(waiting: list[WaitingPod], translation: Translation) -> NeededCapacity | None:
+def _needed(waiting: list[WaitingPod], requests: Mapping[str, Request]) -> NeededCapacity | None:
     """What free nodes would have to offer, for who adds them."""
-    requests = {
-        member.uid: member.request
-        for work in translation.workloads.waiting
-        for member in work.members
-    }
     found = [requests[one.pod.metadata.uid] for one in waiting if one.pod.metadata.uid in requests]
     if not found:
         return None
@@ -176,6 +184,28 @@ def _needed(waiting: list[WaitingPod], translation: Translation) -> NeededCapaci
         models=found[0].gpu_models,
         cpu_per_pod=f"{max(request.cpu_milli for request in found)}m",
         memory_per_pod=f"{max(request.memory_mb for request in found)}Mi",
+    )
+
+
+def assigned_status(claim: GpuClaim, one: AssignedPod, now: datetime) -> GpuClaimStatus:
+    """The status of the claim of a single pod right after its Binding."""
+    devices = sorted(one.devices, key=lambda each: (each.index, each.uuid))
+    member = ClaimMember(
+        pod=one.pod.metadata.name,
+        uid=one.pod.metadata.uid,
+        node=one.node,
+        devices=tuple(
+            _allocated(device.index, device.uuid, device.model, device) for device in devices
+        ),
+    )
+    generation = claim.metadata.generation
+    return GpuClaimStatus(
+        phase=ClaimPhase.SCHEDULED,
+        node=one.node,
+        gpus=",".join(dict.fromkeys(str(device.index) for device in devices)),
+        members=(member,),
+        observed_generation=generation or None,
+        conditions=_conditions(claim.status.conditions, ClaimPhase.SCHEDULED, "", generation, now),
     )
 
 
@@ -197,15 +227,21 @@ def _devices(
     inventory = translation.inventories.get(pod.spec.node_name)
     for one in sorted(held, key=lambda each: (each.index, each.holder.uuid)):
         gpu = None if inventory is None else inventory.gpus.get(one.index)
-        holder = one.holder
-        is_part = holder.share_milli < WHOLE_MILLI
-        yield AllocatedDevice(
-            index=one.index,
-            uuid=holder.uuid or (gpu.uuid if gpu is not None else str(one.index)),
-            model="" if gpu is None else gpu.model,
-            fraction=holder.share_milli / WHOLE_MILLI if is_part else None,
-            memory_mib=holder.memory_mib if is_part and holder.memory_mib else None,
-        )
+        uuid = one.holder.uuid or (gpu.uuid if gpu is not None else str(one.index))
+        yield _allocated(one.index, uuid, "" if gpu is None else gpu.model, one.holder)
+
+
+def _allocated(
+    index: int, uuid: str, model: str, share: Holder | AssignedDevice
+) -> AllocatedDevice:
+    is_part = share.share_milli < WHOLE_MILLI
+    return AllocatedDevice(
+        index=index,
+        uuid=uuid,
+        model=model,
+        fraction=share.share_milli / WHOLE_MILLI if is_part else None,
+        memory_mib=share.memory_mib if is_part and share.memory_mib else None,
+    )
 
 
 def _phase(pods: list[Pod], before: ClaimPhase | None) -> ClaimPhase:
