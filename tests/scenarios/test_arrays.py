@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.control.messages import Cancel
 from gpu_scheduler.model.errors import UnknownThing, WrongState
-from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.intervals import MOST_RANGES, IntervalSet
 from gpu_scheduler.model.job import JobState
 from tests.builders import a_job, a_node, an_array
 from tests.scenarios.lab import Lab
@@ -89,3 +89,18 @@ def test_million_tasks_are_one_queue_entry() -> None:
     lab.submit(an_array(number=1, tasks="0-999998"))
     assert len(lab.core.state.cluster.queue) == 1
     assert lab.core.state.queued_tasks == 999_998
+
+
+def test_cancels_that_split_array_into_very_many_ranges_are_rejected() -> None:
+    """One user's array must not make each start and end slow for all."""
+    lab = Lab(nodes=[a_node()])
+    lab.submit(an_array(number=1, tasks=f"0-{4 * MOST_RANGES}", gpus=0, hold=True))
+    every_second = IntervalSet.parse(f"1-{2 * MOST_RANGES - 3}:2")
+    lab.do(Cancel("j1", every_second))
+    more = IntervalSet.parse(f"{3 * MOST_RANGES}-{3 * MOST_RANGES + 4}:2")
+    with pytest.raises(WrongState, match="at most 10,000 are supported"):
+        lab.do(Cancel("j1", more))
+    record = lab.core.state.job("j1")
+    assert len(record.pending.ranges) == MOST_RANGES
+    lab.do(Cancel("j1", IntervalSet.parse(f"0-{MOST_RANGES}")))
+    assert len(record.pending.ranges) < MOST_RANGES

@@ -12,6 +12,9 @@ from itertools import pairwise
 
 from gpu_scheduler.model.errors import InvalidRequest
 
+MOST_RANGES = 10_000
+"""The tasks of an array that users name are in at most this many ranges."""
+
 
 @dataclass(frozen=True, slots=True)
 class IntervalSet:
@@ -103,16 +106,19 @@ class IntervalSet:
         return IntervalSet.from_ranges(self.ranges + other.ranges)
 
     def minus(self, other: IntervalSet) -> IntervalSet:
-        """Everything here that is not in the other set."""
+        """Everything here that is not in the other set; linear in the ranges of both."""
+        cuts, place = other.ranges, 0
         left: list[tuple[int, int]] = []
         for low, high in self.ranges:
             start = low
-            for cut_low, cut_high in other.ranges:
-                if cut_high < start or cut_low > high:
-                    continue
+            while place < len(cuts) and cuts[place][0] <= high:
+                cut_low, cut_high = cuts[place]
                 if cut_low > start:
                     left.append((start, cut_low - 1))
-                start = cut_high + 1
+                start = max(start, cut_high + 1)
+                if cut_high > high:
+                    break  # it may reach into the next range
+                place += 1
             if start <= high:
                 left.append((start, high))
         return IntervalSet(tuple(left))
@@ -128,11 +134,18 @@ class IntervalSet:
 
     def without(self, number: int) -> IntervalSet:
         """Everything but one number."""
-        return self.minus(IntervalSet(((number, number),)))
+        place = bisect_right(self.ranges, number, key=lambda span: span[0]) - 1
+        if place < 0 or self.ranges[place][1] < number:
+            return self
+        rest = IntervalSet((self.ranges[place],)).minus(IntervalSet(((number, number),)))
+        return IntervalSet((*self.ranges[:place], *rest.ranges, *self.ranges[place + 1 :]))
 
     def with_number(self, number: int) -> IntervalSet:
         """Everything and one number more."""
-        return self.union(IntervalSet(((number, number),)))
+        place = bisect_right(self.ranges, number, key=lambda span: span[0])
+        begin, end = max(0, place - 1), place + 1
+        near = IntervalSet.from_ranges((*self.ranges[begin:end], (number, number)))
+        return IntervalSet((*self.ranges[:begin], *near.ranges, *self.ranges[end:]))
 
 
 def _backwards(low: int, high: int) -> InvalidRequest:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.intervals import MOST_RANGES, IntervalSet
 from gpu_scheduler.model.job import DependencyKind, Pool
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.model.request import Topology
@@ -207,7 +207,6 @@ class TaskRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 MAX_DIGITS = 18
 MAX_TASKS = 1_000_000
-MAX_RANGES = 10_000
 MAX_TEXT = 100_000
 
 
@@ -242,9 +241,9 @@ def _check_ranges(text: str) -> None:
         if colon and dash and all(map(_is_number, numbers)):
             single += max(0, int(high) - int(low)) // max(1, int(step))
         single += 1
-    if single > MAX_RANGES:
+    if single > MOST_RANGES:
         raise InvalidRequest(
-            f"the array has {single} separate ranges; at most {MAX_RANGES} are allowed. "
+            f"the array has {single} separate ranges; at most {MOST_RANGES} are allowed. "
             "Number the tasks without gaps, or submit several arrays"
         )
 

@@ -50,6 +50,13 @@ def test_set_counts_numbers_not_ranges() -> None:
     assert IntervalSet.parse("4-6,9").first == 4
 
 
+@given(numbers, st.integers(-1, 42))
+def test_one_number_more_or_less_changes_nothing_else(chosen: set[int], number: int) -> None:
+    interval_set = IntervalSet.of(chosen)
+    assert interval_set.with_number(number) == IntervalSet.of(chosen | {number})
+    assert interval_set.without(number) == IntervalSet.of(chosen - {number})
+
+
 @given(numbers)
 def test_set_holds_exactly_its_input(chosen: set[int]) -> None:
     interval_set = IntervalSet.of(chosen)

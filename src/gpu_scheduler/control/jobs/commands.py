@@ -36,7 +36,7 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
-from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.intervals import MOST_RANGES, IntervalSet
 from gpu_scheduler.model.job import Dependency, Job, JobState, check_tasks_exist, display_name
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.tenant import Tenant
@@ -200,6 +200,7 @@ def cancel(state: ControlState, command: Cancel, now_ms: int, outcome: Outcome) 
         raise WrongState(f"{display_name(record.job.id)} is not an array; cancel it as a whole")
     if chosen is not None:
         check_tasks_exist(record.job, chosen)
+        _check_ranges(record, chosen)
     if array is None:
         if record.state is JobState.PENDING:
             cancel_pending(state, record, None, now_ms)
@@ -216,6 +217,19 @@ def cancel(state: ControlState, command: Cancel, now_ms: int, outcome: Outcome) 
         outcome.keep(record)
     else:
         update_tasks(state, record, now_ms, outcome)
+
+
+def _check_ranges(record: JobRecord, chosen: IntervalSet) -> None:
+    """Reject what would split the waiting tasks of an array into very many ranges.
+
+    The cost of each start and end of a task grows with them, for all users.
+    """
+    ranges = len(record.pending.minus(chosen).ranges)
+    if ranges > max(MOST_RANGES, len(record.pending.ranges)):
+        raise WrongState(
+            f"the waiting tasks of {display_name(record.job.id)} would be in {ranges:,} separate "
+            f"ranges; at most {MOST_RANGES:,} are supported. Cancel whole ranges of tasks instead"
+        )
 
 
 def reject_replica(job: Job, what: str) -> None:
