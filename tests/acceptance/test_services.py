@@ -208,7 +208,8 @@ def test_crash_looping_service_is_failing_and_reports_exit_reason(cluster: Clust
     assert "last end: exit code 3" in cluster.tgpu("service", "show", "bad")
     pause = "before the next attempt"
     cluster.until(lambda: pause in cluster.tgpu("service", "show", "bad"), "it says what it awaits")
-    assert "try " in cluster.tgpu("service", "logs", "bad")
+    # The newest attempt may not have written its line yet.
+    cluster.until(lambda: "try " in cluster.tgpu("service", "logs", "bad"), "it shows its output")
     once = ("--restart", "never", "--", "sh", "-c", line)
     cluster.tgpu("service", "create", "once", *once)
     cluster.until(lambda: service(cluster, "once")["state"] == "ended", "it has ended")

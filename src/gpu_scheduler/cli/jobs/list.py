@@ -53,7 +53,7 @@ HISTORY_HEADINGS = (
 HISTORY_RIGHT = ("EXIT", "TIME", "GPUS", "ENERGY")
 HISTORY_SPARE = ("ENERGY", "USER", "GPUS", "TIME", "ENDED")
 _LARGEST_PAGE = 1000
-_CODES = {code.lower(): state for state, code in STATES.items()} | {"h": "pending"}
+_CODES = {code.lower(): state for state, code in STATES.items()}
 _RUNNING = tuple(state for state in ACTIVE if state != "pending")
 
 
