@@ -1201,6 +1201,7 @@ export interface TaskForm {
   started_at: string | null;
   finished_at: string | null;
   reason: string;
+  cancelled: boolean;
 }
 
 export interface TaskPage {

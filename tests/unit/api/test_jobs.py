@@ -469,3 +469,13 @@ def test_explain_says_that_node_of_running_job_is_silent(lab: ApiLab) -> None:
     reason = lab.get(f"/jobs/{job_id}/explain").json["reason"]
     assert reason.startswith("running since ")
     assert "; node n0 sends no heartbeats since " in reason
+
+
+def test_task_tells_cancelled_from_failed(lab: ApiLab) -> None:
+    cancelled, failed = lab.submit(gpu_count=1, hold=True), lab.submit(gpu_count=1)
+    lab.call("DELETE", f"/jobs/{cancelled}")
+    lab.start(failed)
+    lab.end(failed, exit_code=1)
+    tasks = {name: lab.get(f"/tasks/{name}").json for name in (cancelled, failed)}
+    assert [task["status"] for task in tasks.values()] == ["failed", "failed"]
+    assert [task["cancelled"] for task in tasks.values()] == [True, False]

@@ -1183,7 +1183,7 @@ def test_jobs_are_cancelled_by_user_and_state(server: FakeServer, tell: Tell) ->
     ]
     assert tell("cancel", "--name", "none", "-y") == ""
     assert "those jobs have ended" in tell("cancel", "--state", "failed", code=2)
-    assert "--state is 'H'" in tell("cancel", "--state", "H", code=2)
+    assert "--state is 'h'" in tell("cancel", "--state", "H", code=2)
     assert "leave out one of both" in tell("cancel", "1", "--user", "bob", code=2)
     assert "no job given" in tell("cancel", code=2)
 

@@ -106,7 +106,10 @@ class Retried(Struct):
 
 
 class TaskForm(Struct):
-    """A job in the short form: pending, running, success or failed."""
+    """A job in the short form: pending, running, success or failed.
+
+    A cancelled job is `failed` as well, and `cancelled`.
+    """
 
     task_id: str
     status: str
@@ -119,6 +122,7 @@ class TaskForm(Struct):
     started_at: str | None = None
     finished_at: str | None = None
     reason: str = ""
+    cancelled: bool = False
 
 
 class TaskPage(Struct):
@@ -465,6 +469,7 @@ def _task_form(row: JobRow) -> TaskForm:
         started_at=write_time(row.start_ms),
         finished_at=write_time(row.end_ms),
         reason=row.reason,
+        cancelled=row.state is JobState.CANCELLED,
     )
 
 
