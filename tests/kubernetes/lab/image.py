@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 BUSYBOX = Path("/usr/bin/busybox")
@@ -12,14 +13,22 @@ PAUSE_IMAGE = "localhost/pause:1"
 _PROGRAMS = ("sh", "env", "sleep", "cat", "ls", "echo", "true", "false", "kill", "tail")
 
 
-def write_images(path: Path) -> None:
-    """Write an archive for `ctr images import` with both images."""
-    layer = _layer()
-    digest = hashlib.sha256(layer).hexdigest()
+def write_images(path: Path, scripts: Mapping[str, Mapping[str, str]] | None = None) -> None:
+    """Write an archive for `ctr images import`: busybox, pause, and others by name.
+
+    `scripts` are further images: shell scripts in /bin beside busybox, by the name of the image.
+    """
+    images: dict[str, tuple[list[str], Mapping[str, str]]] = {
+        IMAGE: ([], {}),
+        PAUSE_IMAGE: (["/bin/sleep", "2147483647"], {}),
+        **{name: ([], programs) for name, programs in (scripts or {}).items()},
+    }
     manifest = []
     with tarfile.open(path, "w") as archive:
-        _add(archive, f"{digest}.tar", layer)
-        for name, entrypoint in ((IMAGE, []), (PAUSE_IMAGE, ["/bin/sleep", "2147483647"])):
+        for name, (entrypoint, programs) in images.items():
+            layer = _layer(programs)
+            digest = hashlib.sha256(layer).hexdigest()
+            _add(archive, f"{digest}.tar", layer)
             config = json.dumps(
                 {
                     "architecture": "amd64",
@@ -35,7 +44,7 @@ def write_images(path: Path) -> None:
         _add(archive, "manifest.json", json.dumps(manifest).encode())
 
 
-def _layer() -> bytes:
+def _layer(scripts: Mapping[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as layer:
         for name in ("bin", "etc", "dev", "proc", "sys", "tmp"):
@@ -47,6 +56,8 @@ def _layer() -> bytes:
             link = tarfile.TarInfo(f"bin/{program}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
             layer.addfile(link)
+        for script, text in scripts.items():
+            _add(layer, f"bin/{script}", text.encode(), mode=0o755)
     return buffer.getvalue()
 
 

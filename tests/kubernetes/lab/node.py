@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -149,8 +149,16 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 class RealNode:
     """containerd and kubelet; GPUs come from an agent that the test starts."""
 
-    def __init__(self, plane: ControlPlane, name: str = "real-0") -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        name: str = "real-0",
+        *,
+        scripts: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """`scripts` are further images, as in `write_images`."""
         self.plane = plane
+        self._scripts = scripts
         self.name = name
         # Short, because the paths of Unix sockets are limited.
         self.directory = Path(tempfile.mkdtemp(prefix="tgn-", dir="/tmp"))
@@ -218,7 +226,7 @@ class RealNode:
         self._spawn("containerd", self._inside(self._program("containerd"), "--config", config))
         self._wait(lambda: self._ctr("version"), "containerd")
         images = self.directory / "images.tar"
-        write_images(images)
+        write_images(images, self._scripts)
         assert self._ctr("-n", "k8s.io", "images", "import", str(images))
 
     def _program(self, name: str) -> Path:
