@@ -28,7 +28,7 @@ from tests.kubernetes.lab.build import Lab
 from tests.kubernetes.lab.certificates import Authority, write_key
 from tests.ports import lasting_port
 
-BROKEN_OFF = "INTERNAL_ERROR; received from peer"
+BROKEN_OFF = ("INTERNAL_ERROR; received from peer", "storage is (re)initializing")
 START_S = 120.0
 PR_SET_PDEATHSIG = 1
 
@@ -264,13 +264,13 @@ class ControlPlane:
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
         """Run kubectl as the administrator; returns what it printed, errors too.
 
-        The API server breaks off requests for a custom resource while a change of its definition
-        takes effect; then kubectl is run again. `apply` and `get` may be repeated.
+        The API server breaks off or rejects requests for a custom resource while a change of its
+        definition takes effect; then kubectl is run again. `apply` and `get` may be repeated.
         """
         end = time.monotonic() + START_S
         while True:
             done = self._run_kubectl(arguments, stdin)
-            is_broken_off = done.returncode != 0 and BROKEN_OFF in done.stdout
+            is_broken_off = done.returncode and any(one in done.stdout for one in BROKEN_OFF)
             if not is_broken_off or time.monotonic() > end:
                 break
             time.sleep(0.2)
