@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -180,6 +181,28 @@ def test_two_pods_of_equal_size_never_swap_their_gpus(cluster: Cluster) -> None:
         cluster.delete(*names)
 
 
+@contextmanager
+def registers_again(cluster: Cluster) -> Iterator[None]:
+    """Until the kubelet has registered both plugins of the agent once more, and reported."""
+
+    def registered() -> list[int]:
+        text = cluster.agent.text()
+        return [
+            text.count("device plugin registered"),
+            text.count("kubelet has registered the DRA driver"),
+        ]
+
+    def heartbeat() -> str:
+        conditions = cluster.get("node", cluster.node.name)["status"]["conditions"]
+        return next(str(c["lastHeartbeatTime"]) for c in conditions if c["type"] == "Ready")
+
+    before = registered()
+    yield
+    cluster.until(lambda: all(new > old for new, old in zip(registered(), before, strict=True)))
+    last = heartbeat()
+    cluster.until(lambda: heartbeat() != last)
+
+
 def test_restarts_of_container_agent_and_kubelet_keep_the_gpus(cluster: Cluster) -> None:
     """Two GPUs by the device plugin, and one by each of the other ways."""
     # Ends once whenever it is told to, by a file on the node.
@@ -220,11 +243,13 @@ def test_restarts_of_container_agent_and_kubelet_keep_the_gpus(cluster: Cluster)
         return "running" in statuses[0]["state"] and cluster.told(name) != ""
 
     restart_containers()
-    assert cluster.agent.stop(signal.SIGKILL) != 0
-    cluster.agent.start()
-    cluster.node.stop_kubelet()
-    cluster.node.start_kubelet()
-    # The kubelet forgets its plugins; the agent registers again.
+    with registers_again(cluster):
+        assert cluster.agent.stop(signal.SIGKILL) != 0
+        cluster.agent.start()
+    # The kubelet forgets its plugins. Until they are back, it rejects a pod whose container ends.
+    with registers_again(cluster):
+        cluster.node.stop_kubelet()
+        cluster.node.start_kubelet()
     cluster.until(lambda: offered(cluster) == str(GPUS))
     restart_containers()
     cluster.delete(*names)
