@@ -432,6 +432,12 @@ class Lease(Object, frozen=True, kw_only=True):
 # --- what limits where a pod may go
 
 
+class ConfigMap(Object, frozen=True, kw_only=True):
+    """Texts by name."""
+
+    data: dict[str, str] = {}
+
+
 class Namespace(Object, frozen=True, kw_only=True):
     """A namespace, for its labels."""
 
@@ -579,6 +585,7 @@ class Event(Object, frozen=True, kw_only=True):
 PODS = Resource(type=Pod, kind="Pod", plural="pods", is_partial=True)
 NODES = Resource(type=Node, kind="Node", plural="nodes", is_namespaced=False, is_partial=True)
 LEASES = Resource(type=Lease, kind="Lease", plural="leases", group="coordination.k8s.io")
+CONFIG_MAPS = Resource(type=ConfigMap, kind="ConfigMap", plural="configmaps", is_partial=True)
 NAMESPACES = Resource(
     type=Namespace, kind="Namespace", plural="namespaces", is_namespaced=False, is_partial=True
 )

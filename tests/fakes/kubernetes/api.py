@@ -49,6 +49,7 @@ KINDS = {
         fields=("spec.nodeName", "spec.schedulerName", "status.phase"),
     ),
     "/api/v1/secrets": Kind(kind="Secret"),
+    "/api/v1/configmaps": Kind(kind="ConfigMap"),
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": Kind(
         kind="MutatingWebhookConfiguration", is_namespaced=False
     ),

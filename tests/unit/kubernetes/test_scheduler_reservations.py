@@ -1,7 +1,9 @@
 """GpuReservations: who gets their GPUs, what is kept, and what their statuses say."""
 
 import asyncio
+import json
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -13,6 +15,8 @@ from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION
 from gpu_scheduler.kubernetes.scheduler.decision import Decision, Memory, make_decision
 from gpu_scheduler.kubernetes.scheduler.loop import Scheduler
 from gpu_scheduler.kubernetes.scheduler.reporting import reservation_writes
+from gpu_scheduler.kubernetes.scheduler.reservation_record import KEY
+from gpu_scheduler.kubernetes.scheduler.reservation_record import NAME as RECORD_NAME
 from tests.fakes.kubernetes.api import FakeApi
 from tests.fakes.kubernetes.transport import FakeTransport
 from tests.kubernetes_objects import (
@@ -223,3 +227,69 @@ def test_a_restarted_scheduler_keeps_what_the_status_says() -> None:
     }
     asyncio.run(run_until(lambda: True))
     assert told()["where"] == "n[2,3]"
+
+
+def test_a_blocked_job_keeps_its_reservation_through_a_restart() -> None:
+    """The next leader knows since when the job has had it; a damaged record costs nothing else."""
+    api = FakeApi()
+    running = a_pod("running", node="n", claim="long", annotations={INDICES_ANNOTATION: "0,1"})
+    bound_at = "2026-05-04T11:59:00Z"
+    running["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound_at}
+    ]
+    nodes_and_claims = [
+        a_node("n", gpus=2),
+        a_claim("long", devices={"count": 2}, maxRunTimeSeconds=7200),
+        a_claim("blocked", devices={"count": 2}, maxRunTimeSeconds=600),
+    ]
+
+    def store(*manifests: Manifest) -> None:
+        for manifest in manifests:
+            kind = next(one for one in FIELDS.values() if one.kind == manifest["kind"])
+            api._store(kind.path(), manifest)
+
+    store(*nodes_and_claims, running, a_pod("waits", claim="blocked"))
+    stored = api.objects["/api/v1/pods", "ml", "running"]
+    store(*(a_lease(stored, "n", index) for index in range(2)))
+    api._store("/api/v1/namespaces", {"metadata": {"name": "gpu-scheduler"}})
+    path = ("/api/v1/configmaps", "gpu-scheduler", RECORD_NAME)
+
+    def recorded() -> list[dict[str, Any]]:
+        found = api.objects.get(path, {}).get("data", {}).get(KEY, "[]")
+        return list(json.loads(found)) if found.startswith("[") else []
+
+    def run_at(at: datetime, condition: Callable[[], bool]) -> None:
+        async def main() -> None:
+            scheduler = Scheduler(
+                ApiClient(FakeTransport(api)),
+                namespace="gpu-scheduler",
+                identity=at.isoformat(),
+                policy=preset("fair"),
+                is_leader=lambda: True,
+                now=lambda: at,
+            )
+            task = asyncio.create_task(scheduler.run())
+            async with asyncio.timeout(60):
+                while not condition():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.wait([task])
+
+        asyncio.run(main())
+
+    run_at(NOW, lambda: bool(recorded()))
+    (first,) = recorded()
+    assert (first["job_id"], first["made_ms"]) == ("ml/waits", NOW_MS)
+    version = api.objects[path]["metadata"]["resourceVersion"]
+    later = NOW + timedelta(minutes=30)
+    # It takes longer, so the start moves.
+    now = api.objects["/api/v1/pods", "ml", "running"]
+    now["status"]["conditions"][0]["lastTransitionTime"] = "2026-05-04T12:10:00Z"
+    run_at(later, lambda: api.objects[path]["metadata"]["resourceVersion"] != version)
+    (kept,) = recorded()
+    assert kept["made_ms"] == NOW_MS
+    assert kept["at_ms"] > first["at_ms"]
+    api.objects[path]["data"][KEY] = "damaged"
+    run_at(later, lambda: bool(recorded()))
+    (new,) = recorded()
+    assert new["made_ms"] == NOW_MS + 30 * 60_000

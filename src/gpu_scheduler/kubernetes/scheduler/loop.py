@@ -72,6 +72,8 @@ from gpu_scheduler.kubernetes.scheduler.reporting import (
     queue_writes,
     reservation_writes,
 )
+from gpu_scheduler.kubernetes.scheduler.reservation_record import NAME as RECORD_NAME
+from gpu_scheduler.kubernetes.scheduler.reservation_record import ReservationRecord, encoded
 from gpu_scheduler.kubernetes.scheduler.workloads import find_claims
 from gpu_scheduler.kubernetes.scheduler.writer import (
     NotLeader,
@@ -188,6 +190,10 @@ class Scheduler:
         self._random = Random(identity)
         self._ahead = _Ahead(settings.ahead_seconds)
         self._memory = Memory()
+        self._record = ReservationRecord(client, namespace)
+        self._is_restored = False
+        self._recorded = "[]"
+        self._recorded_at = float("-inf")
         self._protected_until: dict[str, float] = {}
         self._incomplete_since_ms: dict[str, int] = {}
         self._told_at: dict[str, float] = {}
@@ -224,6 +230,7 @@ class Scheduler:
             while True:
                 await self._wait_for_change()
                 if not self._is_leader():
+                    self._is_restored = False  # another leader may write a newer record
                     continue
                 try:
                     await self.cycle()
@@ -259,6 +266,9 @@ class Scheduler:
         self._protected_until = {
             uid: until for uid, until in self._protected_until.items() if until > began
         }
+        if not self._is_restored:
+            self._memory = Memory(reservations=await self._record.read())
+            self._is_restored = True
         memory = replace(self._memory, unevictable=frozenset(self._protected_until))
         translation = Translation(objects, self._policy, now_ms, memory)
         self._note_gangs(translation, now_ms)
@@ -409,6 +419,7 @@ class Scheduler:
             if self._event_reasons.get(uid) != condition.reason:
                 self._event_reasons[uid] = condition.reason
                 self._tell(condition.pod, "FailedScheduling", condition.reason, is_warning=True)
+        self._record_reservations(decision, at)
         fresh = {one.pod.metadata.uid for one in assigned}
         pods_of = find_claims(objects)
         for write in claim_writes(objects, translation, decision, now):
@@ -447,6 +458,13 @@ class Scheduler:
         self._event_reasons = {
             uid: reason for uid, reason in self._event_reasons.items() if uid in known
         }
+
+    def _record_reservations(self, decision: Decision, at: float) -> None:
+        """Write down the reservations of blocked jobs if they have changed, now and then."""
+        text = encoded(decision.reservations)
+        if text != self._recorded and at - self._recorded_at >= self._settings.retold_seconds:
+            self._recorded, self._recorded_at = text, at
+            self._reports.put_status(RECORD_NAME, lambda: self._record.write(text))
 
     def _may_tell(self, pod: Pod, at: float) -> bool:
         return self._may_tell_claim(pod.metadata.uid, at)
