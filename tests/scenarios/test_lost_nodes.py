@@ -19,6 +19,7 @@ from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import Device, NodeState
+from gpu_scheduler.store.rows import EventRow
 from tests.builders import HOUR, MINUTE, a_core, a_job
 from tests.scenarios.lab import Lab
 
@@ -69,6 +70,15 @@ def test_silent_node_becomes_suspect_then_lost_with_since_time() -> None:
     lab.do(found("n0"))
     node = lab.store.nodes()[0]
     assert (node.state, node.silent_ms) == (NodeState.ONLINE, 0)
+
+
+def test_loss_of_a_node_is_an_event_with_its_jobs() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.tell(NodeSilent("n0"))
+    writes = lab.tell(NodeLost("n0")).writes
+    (event,) = [row for row in writes if isinstance(row, EventRow) and row.kind == "node_lost"]
+    assert dict(event.data) == {"node": "n0", "jobs": 1}
 
 
 def test_node_silence_counts_from_last_heartbeat() -> None:

@@ -1,0 +1,94 @@
+"""The second check of permissions, in the core: it holds whatever a handler forgot."""
+
+import pytest
+
+from gpu_scheduler.control.access import permissions, queue_shares
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Hold,
+    Release,
+    Reprioritise,
+    Retry,
+    RevokeToken,
+    SetTenant,
+    Submit,
+    SubmitAll,
+    Update,
+)
+from gpu_scheduler.control.state import CoreLimits
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, TooManyJobs, UnknownThing
+from gpu_scheduler.model.identity import Caller, Role, Token
+from tests.builders import a_core, a_job, after, an_array
+
+VISION = frozenset({"vision"})
+ANN = Caller(user="ann", uid=1000, tenant="vision", tenants=VISION)
+BOB = Caller(user="bob", uid=1001, tenant="vision", tenants=VISION)
+VIEWER = Caller(user="ann", uid=1000, role=Role.VIEWER, tenant="vision", tenants=VISION)
+
+
+@pytest.fixture
+def core() -> Core:
+    """Ann and Bob have a job each, which waits for want of nodes."""
+    core = a_core()
+    for user in ("ann", "bob"):
+        core.apply(Submit(a_job(id=user, number=0, user=user)), 0)
+    return core
+
+
+@pytest.mark.parametrize("kind", [Cancel, Hold, Release, Retry])
+def test_job_is_changed_only_by_its_owner(core: Core, kind: type) -> None:
+    permissions.check(core.state, BOB, kind("bob"))
+    with pytest.raises(Forbidden):
+        permissions.check(core.state, ANN, kind("bob"))
+    with pytest.raises(Forbidden, match="viewer"):
+        permissions.check(core.state, VIEWER, kind("ann"))
+
+
+def test_update_cannot_name_a_dependency_of_another_user(core: Core) -> None:
+    """The wait would tell when the other job ends."""
+    own = a_job(id="own", number=0, user="ann")
+    core.apply(Submit(own), 0)
+    permissions.check(core.state, ANN, Update("ann", (("dependencies", after("own")),)))
+    with pytest.raises(InvalidRequest):
+        permissions.check(core.state, ANN, Update("ann", (("dependencies", after("bob")),)))
+    with pytest.raises(Forbidden):
+        permissions.check(core.state, ANN, Update("bob", (("max_runtime_ms", 1),)))
+
+
+def test_token_is_revoked_only_by_those_who_see_it(core: Core) -> None:
+    token = Token(
+        id="t1",
+        secret_hash="h",
+        user="bob",
+        uid=BOB.uid,
+        tenant="vision",
+        created_by="bob",
+        created_ms=0,
+        expires_ms=1,
+    )
+    core.state.tokens["t1"] = token
+    permissions.check(core.state, BOB, RevokeToken("t1"))
+    for name in ("t1", "t2"):
+        with pytest.raises(UnknownThing, match=f"token '{name}' is not known"):
+            permissions.check(core.state, ANN, RevokeToken(name))
+
+
+def test_commands_of_admins_are_rejected_for_users(core: Core) -> None:
+    tenant = core.state.cluster.tenant("vision")
+    with pytest.raises(Forbidden, match="only an admin"):
+        permissions.check(core.state, ANN, SetTenant(tenant))
+
+
+def test_every_task_of_a_bulk_submission_counts_for_the_share() -> None:
+    limits = CoreLimits(max_queued_tasks=100, user_queue_percent=50, admin_queue_percent=10)
+    core = a_core(limits=limits)
+    arrays = [Submit(an_array(id="", tasks="0-14", user="ann")) for _ in range(4)]
+    queue_shares.check(core.state, ANN, SubmitAll(tuple(arrays[:3])))
+    with pytest.raises(TooManyJobs, match="may have 45 jobs waiting"):
+        queue_shares.check(core.state, ANN, SubmitAll(tuple(arrays)))
+
+
+def test_priority_is_changed_only_by_owner(core: Core) -> None:
+    with pytest.raises(Forbidden):
+        permissions.check(core.state, ANN, Reprioritise("bob", 1))
