@@ -1,5 +1,7 @@
 """The second check of permissions, in the core: it holds whatever a handler forgot."""
 
+from typing import Any
+
 import pytest
 
 from gpu_scheduler.control.access import permissions, queue_shares
@@ -7,6 +9,7 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     Cancel,
     Hold,
+    MakeToken,
     Release,
     Reprioritise,
     Retry,
@@ -72,6 +75,27 @@ def test_token_is_revoked_only_by_those_who_see_it(core: Core) -> None:
     for name in ("t1", "t2"):
         with pytest.raises(UnknownThing, match=f"token '{name}' is not known"):
             permissions.check(core.state, ANN, RevokeToken(name))
+
+
+def test_token_grants_no_more_than_its_creator_has(core: Core) -> None:
+    def wanted(**changes: Any) -> MakeToken:
+        values: dict[str, Any] = {"user": "ann", "tenant": "vision", "role": Role.USER} | changes
+        return MakeToken(
+            Token(
+                id="t1",
+                secret_hash="h",
+                uid=ANN.uid,
+                created_by="ann",
+                created_ms=0,
+                expires_ms=1,
+                **values,
+            )
+        )
+
+    permissions.check(core.state, ANN, wanted())
+    for change in ({"role": Role.TENANT_ADMIN}, {"user": "bob"}, {"tenant": "speech"}):
+        with pytest.raises(Forbidden):
+            permissions.check(core.state, ANN, wanted(**change))
 
 
 def test_commands_of_admins_are_rejected_for_users(core: Core) -> None:
