@@ -9,7 +9,11 @@ import pytest
 
 from gpu_scheduler.simulator.metrics import Measures, measure
 from gpu_scheduler.simulator.outcomes import Run
-from gpu_scheduler.simulator.traces.published_logs import read_helios, read_vc_nodes
+from gpu_scheduler.simulator.traces.published_logs import (
+    read_helios,
+    read_philly,
+    read_vc_nodes,
+)
 from gpu_scheduler.simulator.workload import Workload
 
 TRACES = os.environ.get("TGPU_TRACES_DIR", "")
@@ -29,6 +33,12 @@ def venus() -> Workload:
     folder = trace("helios_venus_sept2020")
     cluster = read_vc_nodes(folder / "vc_nodes.csv")
     return read_helios(folder / "jobs.csv.gz", cluster).workload
+
+
+def philly() -> Workload:
+    """Four virtual clusters of Microsoft Philly."""
+    folder = trace("philly_vc4")
+    return read_philly(folder / "jobs.csv.gz", read_vc_nodes(folder / "vc_nodes.csv")).workload
 
 
 def published_seconds(kind: str, policy: str) -> dict[str, int]:

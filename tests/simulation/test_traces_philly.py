@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from gpu_scheduler.simulator.traces.published_logs import read_philly
+from gpu_scheduler.simulator.traces.published_logs import read_philly, read_vc_nodes
+from gpu_scheduler.simulator.workload import Cluster
 from tests.simulation.trace_files import Refusal, a_cluster, a_file, gzipped, jobs_of
 
 HEADER = "row,submit_time,submit_s,gpu_num,duration_s"
@@ -44,3 +45,38 @@ def test_workload_of_only_cpu_jobs_is_rejected(tmp_path: Path) -> None:
     with Refusal(path) as refusal:
         read_philly(path)
     assert "1 rows with gpu_num 0" in refusal.message
+
+
+VC_HEADER = "vc,row,submit_time,submit_s_since_2017_10_01,gpu_num,duration_s"
+
+
+def virtual_clusters(tmp_path: Path) -> Cluster:
+    rows = ("vc,nodes,gpus_per_node", "a,2,8", "b,1,8", "unused,4,8")
+    return read_vc_nodes(a_file(tmp_path, "vc_nodes.csv", *rows))
+
+
+def test_each_virtual_cluster_with_jobs_is_a_partition(tmp_path: Path) -> None:
+    rows = (
+        "b,0,2017-09-30 23:00:00,-3600,1,60",
+        "a,0,2017-10-01 01:00:00,3600,16,90",
+        "a,1,2017-10-01 01:00:00,3600,1,90",
+    )
+    path = a_file(tmp_path, "jobs.csv", VC_HEADER, *rows)
+    partitions = read_philly(path, virtual_clusters(tmp_path)).workload.partitions
+    assert [(part.name, len(part.nodes)) for part in partitions] == [("a", 2), ("b", 1)]
+    jobs = [[(entry.job.id, entry.job.submit_ms) for entry in part.jobs] for part in partitions]
+    # Time 0 is the midnight before the first job.
+    assert jobs == [[("a-0", 90_000_000), ("a-1", 90_000_000)], [("b-0", 82_800_000)]]
+
+
+def test_unknown_virtual_cluster_is_rejected(tmp_path: Path) -> None:
+    path = a_file(tmp_path, "jobs.csv", VC_HEADER, "z,0,2017-10-01 00:00:00,0,1,5")
+    with Refusal(path, 2) as refusal:
+        read_philly(path, virtual_clusters(tmp_path))
+    assert "vc is 'z'; expected one of a, b, unused, which have nodes" in refusal.message
+
+
+def test_virtual_clusters_may_share_one_pool(tmp_path: Path) -> None:
+    path = a_file(tmp_path, "jobs.csv", VC_HEADER, "a,0,2017-10-01 00:00:00,0,1,5")
+    (pool,) = read_philly(path, a_cluster()).workload.partitions
+    assert [entry.job.tenant for entry in pool.jobs] == ["a"]

@@ -2,8 +2,8 @@
 
 Helios has jobs by virtual cluster, each with its own nodes. Both the published layout (submit_time,
 duration) and an extract with seconds (submit_s, duration_s, vc_row) are read. CPUs are ignored
-unless `use_cpus`, as in published simulations. Philly is a plain table of one pool. SWF is the
-Standard Workload Format of the Parallel Workloads Archive: 18 numbers in each line; a processor
+unless `use_cpus`, as in published simulations. Philly is a plain table of one pool, or has virtual clusters
+as well. SWF is the Standard Workload Format of the Parallel Workloads Archive: 18 numbers in each line; a processor
 becomes a GPU, the machine becomes one node, and no run exceeds its requested time.
 """
 
@@ -36,6 +36,7 @@ from gpu_scheduler.simulator.workload import (
     Cluster,
     EmptyCluster,
     NodeGroup,
+    Partition,
     TraceJob,
     cluster_of,
     nodes_of,
@@ -64,8 +65,9 @@ VC_LAYOUT = Layout(
 )
 PHILLY_LAYOUT = Layout(
     name="a Philly job table",
-    required=("submit_s", "gpu_num", "duration_s"),
-    optional=("row", "submit_time"),
+    required=("gpu_num", "duration_s"),
+    one_of=(("submit_s", "submit_time"),),
+    optional=("row", "vc", "submit_s_since_2017_10_01"),
 )
 PHILLY_NODES = 352
 PHILLY_GPUS_PER_NODE = 8
@@ -112,25 +114,31 @@ def read_helios(path: Path, cluster: Cluster, *, use_cpus: bool = False) -> Read
         return TraceJob(job, thousandths(row[column], column))
 
     intake = Intake(path, read_rows(path, HELIOS_LAYOUT, read_job))
-    jobs = intake.jobs()
-    if has_dates:
-        # Time 0 is the midnight before the first job, so that days stay aligned.
-        start_ms = jobs[0].job.submit_ms // DAY_MS * DAY_MS
-        jobs = [
-            TraceJob(replace(entry.job, submit_ms=entry.job.submit_ms - start_ms), entry.run_ms)
-            for entry in jobs
-        ]
+    jobs = _from_midnight(intake.jobs()) if has_dates else intake.jobs()
     if not cluster.is_divided:
         return intake.reading([partition_of("all", cluster.nodes, jobs)])
+    return intake.reading(_by_virtual_cluster(jobs, parts))
+
+
+def _from_midnight(jobs: list[TraceJob]) -> list[TraceJob]:
+    """Time 0 becomes the midnight before the first job, so that days stay aligned."""
+    start_ms = jobs[0].job.submit_ms // DAY_MS * DAY_MS
+    return [
+        TraceJob(replace(entry.job, submit_ms=entry.job.submit_ms - start_ms), entry.run_ms)
+        for entry in jobs
+    ]
+
+
+def _by_virtual_cluster(
+    jobs: list[TraceJob], parts: dict[str, tuple[Node, ...]]
+) -> list[Partition]:
+    """A partition for each virtual cluster, which is the tenant of its jobs."""
     by_vc: dict[str, list[TraceJob]] = {name: [] for name in parts}
     for entry in jobs:
         by_vc[entry.job.tenant].append(entry)
-    return intake.reading(
-        [
-            partition_of(name, nodes, by_vc[name], (Tenant(id=name),))
-            for name, nodes in parts.items()
-        ]
-    )
+    return [
+        partition_of(name, nodes, by_vc[name], (Tenant(id=name),)) for name, nodes in parts.items()
+    ]
 
 
 def _date_ms(row: Row) -> int:
@@ -170,24 +178,47 @@ def read_vc_nodes(path: Path) -> Cluster:
 
 
 def read_philly(path: Path, cluster: Cluster | None = None) -> Reading:
-    """Read the table; without `cluster`, 352 nodes of 8 GPUs as in the original."""
-    nodes = (cluster or cluster_of(PHILLY_NODES, PHILLY_GPUS_PER_NODE)).nodes
-    empty = EmptyCluster(nodes)
+    """Read the table; without `cluster`, 352 nodes of 8 GPUs as in the original.
+
+    Where rows name their virtual cluster and `cluster` is divided into such, each that has jobs is
+    a partition, and jobs submitted in the same second keep the order of their rows. Without
+    `submit_s`, times are the dates in `submit_time`.
+    """
+    cluster = cluster or cluster_of(PHILLY_NODES, PHILLY_GPUS_PER_NODE)
+    parts = dict(cluster.parts)
+    empty_parts = {name: EmptyCluster(nodes) for name, nodes in parts.items()}
+    empty_pool = EmptyCluster(cluster.nodes)
+    has_dates = is_divided = False
 
     def read_job(row: Row, number: int) -> TraceJob | str:
+        nonlocal has_dates, is_divided
         gpus = whole_number(row["gpu_num"], "gpu_num")
         if gpus == 0:
             return NO_GPU
-        members = empty.spread(Request(gpu_count=gpus))
+        has_dates = "submit_s" not in row
+        vc = row.get("vc", "").strip()
+        is_divided = "vc" in row and cluster.is_divided
+        part = empty_parts.get(vc) if is_divided else empty_pool
+        if part is None:
+            raise unexpected(vc, "vc", f"one of {', '.join(parts)}, which have nodes")
+        job_id = str(whole_number(row["row"], "row")) if "row" in row else str(number - 1)
         job = Job(
-            id=str(whole_number(row["row"], "row")) if "row" in row else str(number - 1),
+            id=f"{vc}-{job_id}" if vc else job_id,
             number=number,
-            submit_ms=thousandths(row["submit_s"], "submit_s"),
-            members=members,
+            submit_ms=_date_ms(row) if has_dates else thousandths(row["submit_s"], "submit_s"),
+            tenant=vc or "default",
+            members=part.spread(Request(gpu_count=gpus)),
         )
         return TraceJob(job, thousandths(row["duration_s"], "duration_s"))
 
-    return Intake(path, read_rows(path, PHILLY_LAYOUT, read_job)).pool(nodes)
+    intake = Intake(path, read_rows(path, PHILLY_LAYOUT, read_job))
+    jobs = _from_midnight(intake.jobs()) if has_dates else intake.jobs()
+    if not is_divided:
+        return intake.reading([partition_of("all", cluster.nodes, jobs)])
+    used = {entry.job.tenant for entry in jobs}
+    return intake.reading(
+        _by_virtual_cluster(jobs, {name: parts[name] for name in parts if name in used})
+    )
 
 
 SWF_FIELDS = 18

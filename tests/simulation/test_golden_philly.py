@@ -1,0 +1,30 @@
+"""Four virtual clusters of Microsoft Philly, against the published tables of two of them."""
+
+import csv
+
+import pytest
+
+from gpu_scheduler.engine.policy import DAY_MS, preset
+from gpu_scheduler.simulator.experiment import run_policy
+from tests.simulation.golden import by_partition_seconds, needs_traces, philly, trace
+
+pytestmark = [needs_traces, pytest.mark.slow]
+FIRST_MS, BEFORE_MS = 44 * DAY_MS, 105 * DAY_MS
+"""The published window, 1 October to 30 November 2017; time 0 is 18 August."""
+EXACT = ("7f04ca", "2869ce")
+"""The tables of the other two rest on slightly other rows."""
+
+
+@pytest.mark.parametrize("policy", ["fifo", "sjf"])
+def test_blocking_policies_equal_published_means(policy: str) -> None:
+    workload = philly()
+    workload.partitions = [part for part in workload.partitions if part.name in EXACT]
+    for part in workload.partitions:
+        part.jobs = [job for job in part.jobs if FIRST_MS <= job.job.submit_ms < BEFORE_MS]
+    run = run_policy(workload, preset(policy))
+    for kind in ("jct", "queue"):
+        measured = by_partition_seconds(run, kind)
+        with trace("philly_vc4", f"expected_avg_{kind}_s_by_vc.csv").open(newline="") as file:
+            published = {row["vc"]: int(row[policy]) for row in csv.DictReader(file)}
+        for name in EXACT:
+            assert abs(measured[name] - published[name]) <= 1.5, (kind, name)
