@@ -2,9 +2,10 @@
 
 Helios has jobs by virtual cluster, each with its own nodes. Both the published layout (submit_time,
 duration) and an extract with seconds (submit_s, duration_s, vc_row) are read. CPUs are ignored
-unless `use_cpus`, as in published simulations. Philly is a plain table of one pool, or has virtual clusters
-as well. SWF is the Standard Workload Format of the Parallel Workloads Archive: 18 numbers in each line; a processor
-becomes a GPU, the machine becomes one node, and no run exceeds its requested time.
+unless `use_cpus`, as in published simulations. Philly is a plain table of one pool, or has virtual
+clusters as well. SWF is the Standard Workload Format of the Parallel Workloads Archive: 18 numbers
+in each line; a processor becomes a GPU, the machine becomes one node, and no run exceeds its
+requested time.
 """
 
 from __future__ import annotations
