@@ -8,6 +8,7 @@ reason is given why it is unknown: no time is better than a wrong one.
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable
@@ -19,8 +20,7 @@ from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.gang_commit import preparing
 from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.nodes.lost_nodes import on_lost_node, suspect_node_of
-from gpu_scheduler.control.scheduling.cycle import expected_end_ms
-from gpu_scheduler.control.state import ControlState
+from gpu_scheduler.engine.arrivals import FIRST_NUMBER
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.forecast import (
@@ -40,7 +40,7 @@ from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import BEYOND_MS
-from gpu_scheduler.predict.interface import is_guess
+from gpu_scheduler.predict.interface import RunTimeBasis, is_guess, run_time
 
 MOST_FORECAST_S = 0.1
 """A forecast is stopped after this time; then only reservations give start times."""
@@ -53,6 +53,9 @@ FORECAST = "forecast"
 ROUGH = "rough"
 KNOWN = "known"
 DEPENDENCY = "dependency"
+STEPS = 5
+"""An expected run time is kept while the logarithm of the time a job has run grows by 1 / STEPS."""
+MOST_RUN_TIMES = 50_000
 LONGEST_CHAIN = 20
 """How many dependencies in a row are followed."""
 MOST_NAMED = 3
@@ -66,24 +69,34 @@ class StartForecast(NamedTuple):
     """When a queued job is expected to start, and how certain that is.
 
     `guesses` are the jobs of unknown run time on whose ends the start depends. `is_never` means
-    that no expected end frees enough for it: a node must come back, or an admin must act.
+    that no expected end frees enough for it: a node must come back, or an admin must act. `after`
+    is the job whose end lets it start.
     """
 
     start_ms: int | None
     is_reserved: bool = False
     guesses: frozenset[int] = _NO_JOBS
     is_never: bool = False
+    after: Job | None = None
 
 
 NO_FORECAST = StartForecast(None)
 
 
 class ExpectedTime(NamedTuple):
-    """A time and its basis (one of the words above); or no time, and why it is unknown."""
+    """A time and its basis (one of the words above); or no time, and why it is unknown.
+
+    A start may have a range, from `earliest_ms` to `latest_ms`, in which four in five starts fall.
+    `forecast_ms` is the start before its calibration, and `after` the job whose end lets it start.
+    """
 
     at_ms: int | None
     basis: str = ""
     why_not: str = ""
+    forecast_ms: int | None = None
+    earliest_ms: int | None = None
+    latest_ms: int | None = None
+    after: Job | None = None
 
 
 UNKNOWN = ExpectedTime(None)
@@ -112,10 +125,13 @@ class Explainer:
     def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
         """Start without a cached forecast."""
         self.service = service
-        self._clock = clock
+        self.clock = clock
         self._forecast = _Forecast(-1, 0.0, Foresight())
         self._screen_after = 0.0
         self._trial_after = 0.0
+        self._limits_after = 0.0
+        self._limit_starts: dict[int, int] = {}
+        self._run_times: dict[tuple[int, int], int] = {}
 
     def reason(self, job_id: str) -> Reason | None:
         """Return why a job does not run; None if it runs or has ended."""
@@ -164,29 +180,64 @@ class Explainer:
         forecast = self.start_forecast(number)
         return None if forecast.guesses else forecast.start_ms
 
-    def expected_starts(self, numbers: list[int]) -> dict[int, int]:
+    def expected_starts(self, numbers: list[int]) -> dict[int, ExpectedTime]:
         """Return expected starts for a screen of jobs in queue order; may be slightly older."""
         cluster = self.service.core.state.cluster
         queued = [number for number in numbers if number in cluster.queue.entries]
         unreserved = [number for number in queued if self._reservation(number) is None]
-        began = self._clock()
+        began = self.clock()
         foresight = self._forecast.foresight
         if unreserved and began >= self._screen_after:
             # The forecast for the last of them covers the others.
             foresight = self._refresh(unreserved[-1]).foresight
-            ended = self._clock()
+            ended = self.clock()
             self._screen_after = ended + SCREEN_FACTOR * (ended - began)
         now_ms = self.service.now_ms()
-        starts: dict[int, int] = {}
+        starts: dict[int, ExpectedTime] = {}
         for number in queued:
             reservation = self._reservation(number)
             if reservation is not None:
                 reserved = self._reserved_start(reservation)
                 if reserved.start_ms is not None and not reserved.guesses:
-                    starts[number] = reserved.start_ms
+                    starts[number] = self.ranged(reserved.start_ms, RESERVED)
             elif number in foresight.starts and not foresight.guesses.get(number):
-                starts[number] = max(foresight.starts[number], now_ms)
+                starts[number] = self.ranged(max(foresight.starts[number], now_ms), FORECAST)
         return starts
+
+    def ranged(self, forecast_ms: int, basis: str) -> ExpectedTime:
+        """Return a forecast start with the range that such forecasts have had."""
+        now_ms = self.service.now_ms()
+        ranges = self.service.core.state.start_ranges
+        found = ranges.range_of(basis, forecast_ms - now_ms, now_ms)
+        return ExpectedTime(
+            now_ms + found.likely_ms,
+            basis,
+            forecast_ms=forecast_ms,
+            earliest_ms=now_ms + found.earliest_ms,
+            latest_ms=now_ms + found.latest_ms,
+        )
+
+    def limit_start_ms(self, number: int) -> int | None:
+        """Return when a queued job starts at the latest if all jobs before it use their limits.
+
+        None if one of them has no end, or if this cannot be worked out in time.
+        """
+        state, now_ms = self.service.core.state, self.service.now_ms()
+        if self.clock() >= self._limits_after and number in state.cluster.queue.entries:
+            foresight, began = Foresight(), self.clock()
+            foresee(
+                state.cluster,
+                now_ms,
+                foresight,
+                run_ms_of=lambda job, _ran_ms: state.cluster.limit_ms(job),
+                until=number,
+                is_late=lambda: self.clock() > began + MOST_FORECAST_S,
+            )
+            ended = self.clock()
+            self._limits_after = ended + PAUSE_FACTOR * (ended - began)
+            self._limit_starts = foresight.starts
+        found = self._limit_starts.get(number)
+        return None if found is None else max(found, now_ms)
 
     def forecast_end_ms(self) -> int:
         """Return how far the last forecast reached: jobs without a start in it start later."""
@@ -202,7 +253,7 @@ class Explainer:
         entry = cluster.enqueue(waiting)
         try:
             position = _position(cluster, entry)
-            if self._clock() < self._trial_after:
+            if self.clock() < self._trial_after:
                 return NO_FORECAST, position
             foresight, began, ended = self._roll_out(number)
             self._trial_after = ended + PAUSE_FACTOR * (ended - began)
@@ -233,7 +284,7 @@ class Explainer:
         is_current = cached.version == version and (
             number in cached.foresight.starts or cached.foresight.is_whole
         )
-        if not is_current and self._clock() >= cached.fresh_until:
+        if not is_current and self.clock() >= cached.fresh_until:
             foresight, began, ended = self._roll_out(number)
             pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - began))
             cached = self._forecast = _Forecast(version, ended + pause, foresight)
@@ -241,29 +292,45 @@ class Explainer:
 
     def _roll_out(self, number: int) -> tuple[Foresight, float, float]:
         """Forecast until a job starts, within the time limit; also when that began and ended."""
-        began = self._clock()
-        deadline = began + MOST_FORECAST_S
+        began = self.clock()
         state, now_ms = self.service.core.state, self.service.now_ms()
-        run_times = _RunTimes(state, now_ms, lambda: self._clock() > deadline)
+        run_times = _RunTimes(self, now_ms, began + MOST_FORECAST_S)
         foresight = Foresight()
         with suppress(_OutOfTime):
             # Starts found within the time limit are valid; all others are later.
             foresee(
                 state.cluster,
-                run_times.now_ms,
+                now_ms,
                 foresight,
                 run_ms_of=run_times,
                 is_guess=self.is_guess,
                 until=number,
+                arrivals=state.recent_arrivals,
             )
-        return foresight, began, self._clock()
+        return foresight, began, self.clock()
+
+    def run_ms(self, job: Job, ran_ms: int, now_ms: int) -> int:
+        """Return the expected total run time of a job that has run for `ran_ms`.
+
+        Kept for each job until it has run a fifth longer, or longer than that: with thousands of
+        running jobs, asking anew in every forecast would take longer than the forecast.
+        """
+        key = job.number, round(math.log1p(ran_ms) * STEPS)
+        found = self._run_times.get(key)
+        if found is None or found <= ran_ms:
+            found = run_time(self.service.core.state.predictor, job, ran_ms, now_ms)[0]
+            if len(self._run_times) >= MOST_RUN_TIMES:
+                self._run_times.clear()
+            self._run_times[key] = found
+        return found
 
 
 def _start_in(foresight: Foresight, number: int) -> StartForecast:
     start_ms = foresight.starts.get(number)
     if start_ms is None:
         return StartForecast(None, is_never=foresight.is_whole)
-    return StartForecast(start_ms, guesses=foresight.guesses.get(number, _NO_JOBS))
+    guesses = foresight.guesses.get(number, _NO_JOBS)
+    return StartForecast(start_ms, guesses=guesses, after=foresight.after.get(number))
 
 
 def ran_so_far_ms(running: Running, now_ms: int) -> int:
@@ -276,35 +343,25 @@ class _OutOfTime(Exception):
 
 
 class _RunTimes:
-    """Expected run times, which the forecast asks for at each start.
+    """Expected run times of like jobs, which the forecast asks for at each start.
 
     Raising from there is a safe way to stop a forecast: no step is half done.
     """
 
-    def __init__(self, state: ControlState, now_ms: int, is_late: Callable[[], bool]) -> None:
-        """Look up the expected ends of running jobs once."""
-        self.now_ms = now_ms
-        self._predictor = state.predictor
-        self._entries = state.cluster.queue.entries
-        self._is_late = is_late
-        self._running: dict[tuple[int, int], Running] = {}
-        for entry in state.cluster.running.values():
-            running = entry.running
-            key = (running.job.number, ran_so_far_ms(running, now_ms))
-            known = self._running.get(key)
-            if known is None or known.expected_end_ms < running.expected_end_ms:
-                self._running[key] = running
+    def __init__(self, explainer: Explainer, now_ms: int, deadline: float) -> None:
+        """Forecast from this time on."""
+        self._explainer = explainer
+        self._now_ms = now_ms
+        self._deadline = deadline
+        self._entries = explainer.service.core.state.cluster.queue.entries
 
     def __call__(self, job: Job, ran_ms: int) -> int:
         """Return the total run time of a job that has run for `ran_ms`."""
-        if self._is_late():
+        if self._explainer.clock() > self._deadline:
             raise _OutOfTime
-        known = self._running.get((job.number, ran_ms))
-        if known is not None:
-            end_ms = expected_end_ms(self._predictor, known, self.now_ms)
-            return ran_ms + max(0, end_ms - self.now_ms)
-        entry = self._entries.get(job.number)
-        return ran_ms if entry is None else entry.waiting.expected_ms
+        if job.number >= FIRST_NUMBER:
+            return self._entries[job.number].waiting.expected_ms
+        return self._explainer.run_ms(job, ran_ms, self._now_ms)
 
 
 def _position(cluster: ClusterState, entry: Entry) -> int:
@@ -398,7 +455,8 @@ def _queued_start(explainer: Explainer, entry: Entry, forecast: StartForecast) -
     if forecast.guesses:
         return ExpectedTime(None, "", _unknown_run_times(cluster, forecast.guesses))
     if forecast.start_ms is not None:
-        return ExpectedTime(forecast.start_ms, RESERVED if forecast.is_reserved else FORECAST)
+        basis = RESERVED if forecast.is_reserved else FORECAST
+        return explainer.ranged(forecast.start_ms, basis)._replace(after=forecast.after)
     if not open_room(cluster, entry.shape):
         return ExpectedTime(None, "", _too_few_nodes(entry))
     if forecast.is_never:
@@ -409,7 +467,7 @@ def _queued_start(explainer: Explainer, entry: Entry, forecast: StartForecast) -
     rough_ms = rough_start_ms(cluster, entry.number, now_ms)
     if rough_ms is None or rough_ms - now_ms >= BEYOND_MS:
         return UNKNOWN
-    return ExpectedTime(max(rough_ms, explainer.forecast_end_ms()), ROUGH)
+    return explainer.ranged(max(rough_ms, explainer.forecast_end_ms()), ROUGH)
 
 
 def expected_queued_end(explainer: Explainer, entry: Entry, start: ExpectedTime) -> ExpectedTime:
@@ -421,9 +479,9 @@ def expected_queued_end(explainer: Explainer, entry: Entry, start: ExpectedTime)
         return ExpectedTime(None, "", f"it {UNKNOWN_RUN_TIME}; give --time or --estimate")
     if start.at_ms is None:
         return UNKNOWN
-    return ExpectedTime(
-        start.at_ms + max(1, waiting.expected_ms - waiting.attained_ms), start.basis
-    )
+    now_ms, attained_ms = explainer.service.now_ms(), waiting.attained_ms
+    total_ms = explainer.run_ms(waiting.job, attained_ms, now_ms)
+    return ExpectedTime(start.at_ms + max(1, total_ms - attained_ms), start.basis)
 
 
 def expected_running_end(service: Service, running: Running) -> ExpectedTime:
@@ -438,9 +496,48 @@ def expected_running_end(service: Service, running: Running) -> ExpectedTime:
             return ExpectedTime(None, "", "its node does not answer")
     now_ms = service.now_ms()
     predictor = service.core.state.predictor
-    if not running.stopping and is_guess(predictor, job, ran_so_far_ms(running, now_ms)):
+    ran_ms = ran_so_far_ms(running, now_ms)
+    if running.stopping:
+        return ExpectedTime(max(now_ms, running.expected_end_ms), FORECAST)
+    if is_guess(predictor, job, ran_ms):
         return ExpectedTime(None, "", f"it {UNKNOWN_RUN_TIME}")
-    return ExpectedTime(max(now_ms, expected_end_ms(predictor, running, now_ms)), FORECAST)
+    total_ms = run_time(predictor, job, ran_ms, now_ms)[0]
+    return ExpectedTime(now_ms + max(0, total_ms - ran_ms), FORECAST)
+
+
+def describe_run_time(explainer: Explainer, job: Job) -> str:
+    """Return what the run time of a job is based on, in words."""
+    state, now_ms = explainer.service.core.state, explainer.service.now_ms()
+    running = next(
+        (
+            entry.running
+            for entry in state.cluster.running.values()
+            if entry.running.job.number == job.number
+        ),
+        None,
+    )
+    ran_ms = 0 if running is None else ran_so_far_ms(running, now_ms)
+    return basis_text(run_time(state.predictor, job, ran_ms, now_ms)[1])
+
+
+_WHOSE_RUNS = {
+    "command": "of this command",
+    "script": "of this script or program",
+    "user": "of this user",
+    "tenant": "of this tenant",
+}
+
+
+def basis_text(basis: RunTimeBasis) -> str:
+    """Return what a run time is based on, in words."""
+    if basis.kind == "estimate":
+        return "the estimate given with it"
+    whose = _WHOSE_RUNS.get(basis.kind)
+    if whose is None:
+        return "nothing known: the limit"
+    if not basis.runs:
+        return f"it has run longer than all runs {whose}"
+    return f"the last run {whose}" if basis.runs == 1 else f"the last {basis.runs} runs {whose}"
 
 
 def _unknown_run_times(

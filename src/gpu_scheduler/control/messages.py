@@ -397,11 +397,18 @@ NodeKeyMessage = KeepAuthority | MakeJoinToken | RevokeJoinToken | JoinNode | Re
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The estimated start of a waiting job, and the method of the estimate."""
+    """The estimated start of a waiting job, and the method of the estimate.
+
+    `forecast_ms` is the start before calibration, and `earliest_ms` to `latest_ms` its range; None
+    without a range.
+    """
 
     job_id: str
     start_ms: int
     basis: str
+    forecast_ms: int | None = None
+    earliest_ms: int | None = None
+    latest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

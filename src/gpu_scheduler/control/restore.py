@@ -10,6 +10,7 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from heapq import nlargest
 from itertools import groupby
 from operator import attrgetter
 
@@ -22,7 +23,12 @@ from gpu_scheduler.control.job_record import (
     paused_until,
 )
 from gpu_scheduler.control.jobs.dependencies import wait_for_job, waits_for
-from gpu_scheduler.control.jobs.queueing import BACKOFF, queue_if_ready, wait_for_begin
+from gpu_scheduler.control.jobs.queueing import (
+    BACKOFF,
+    begin_estimate,
+    queue_if_ready,
+    wait_for_begin,
+)
 from gpu_scheduler.control.jobs.submit import NO_NODE, OWN, queue_alike, why_never
 from gpu_scheduler.control.nodes.admin import set_drain_timer
 from gpu_scheduler.control.scheduling.cycle import (
@@ -32,9 +38,10 @@ from gpu_scheduler.control.scheduling.cycle import (
 )
 from gpu_scheduler.control.scheduling.reservation_commands import keep
 from gpu_scheduler.control.state import ControlState, EndedJob
+from gpu_scheduler.engine.arrivals import MOST_RECENT
 from gpu_scheduler.ledger.decayed_usage import DecayedUsage
 from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
-from gpu_scheduler.model.cluster_snapshot import Running
+from gpu_scheduler.model.cluster_snapshot import Running, Waiting
 from gpu_scheduler.model.job import ENDED, Job, JobState
 from gpu_scheduler.model.measurements import HOUR_MS
 from gpu_scheduler.model.node import NodeState
@@ -50,6 +57,8 @@ Verdicts = dict[tuple[tuple[Request, ...], int, bool], Reason | None]
 """Why no node could ever run jobs with these members, minimum and rack rule."""
 LEARNT_FROM = 5_000
 """How many of the last ended jobs the predictor learns from."""
+CALIBRATED_FROM = 3_000
+"""How many of the last estimates whose jobs have started calibrate the ranges of new ones."""
 
 
 def restore(state: ControlState, store: Store, now_ms: int) -> None:
@@ -77,11 +86,19 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
         state.services_to_reconcile[service.id] = None
         state.next_number = max(state.next_number, service.number + 1)
     state.estimates = {row.job_id: row for row in store.estimates()}
+    for estimate in reversed(store.last_estimates(CALIBRATED_FROM)):
+        begin_estimate(state, estimate)
+        state.start_ranges.end(estimate.job_id, estimate.start_ms or 0)
+    for estimate in state.estimates.values():
+        begin_estimate(state, estimate)
     _restore_ledger(state, store)
     _restore_gpu_meter(state, store, now_ms)
-    _learn(state, store)
+    ended = store.recently_ended(LEARNT_FROM)
+    _learn(state, ended)
     with _no_collector():
-        runs = [_Run(rows) for rows in similar_rows(store.live_jobs(), calendar_ms)]
+        live = store.live_jobs()
+        _restore_arrivals(state, ended, live)
+        runs = [_Run(rows) for rows in similar_rows(live, calendar_ms)]
         for run in runs:
             _restore_run(state, run, store, now_ms)
         for allocation in store.allocations():
@@ -188,9 +205,25 @@ def _restore_gpu_meter(state: ControlState, store: Store, now_ms: int) -> None:
     state.gpu_meter.recall(rows, store.device_hours(now_ms - now_ms % HOUR_MS, now_ms + 1))
 
 
-def _learn(state: ControlState, store: Store) -> None:
+def _restore_arrivals(state: ControlState, ended: list[JobRow], live: list[JobRow]) -> None:
+    """Note the last submissions that were queued again."""
+    rows = (row for row in (*ended, *live) if row.since_ms or row.first_start_ms is not None)
+    for row in sorted(nlargest(MOST_RECENT, rows, key=_submission), key=_submission):
+        job = row.job
+        tasks = None if job.array is None else job.array.tasks
+        expected_ms = row.expected_ms or state.predictor.expect(job, job.submit_ms)
+        state.recent_arrivals.note(
+            Waiting(job=job, expected_ms=expected_ms, tasks=tasks, since_ms=job.submit_ms)
+        )
+
+
+def _submission(row: JobRow) -> tuple[int, int]:
+    return row.job.submit_ms, row.job.number
+
+
+def _learn(state: ControlState, ended: list[JobRow]) -> None:
     """Teach the predictor the last ended jobs, in the order of their ends."""
-    for row in reversed(store.recently_ended(LEARNT_FROM)):
+    for row in reversed(ended):
         if row.start_ms is None or row.end_ms is None or row.stop_why:
             continue
         if row.job.array is not None or row.job.service:

@@ -5,7 +5,7 @@ Only the modules of this package change it; other packages may read it.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -13,6 +13,7 @@ from gpu_scheduler.control.clock import Calendar
 from gpu_scheduler.control.gpu_metering import NO_RULES, GpuMeter, GpuRules
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord
 from gpu_scheduler.control.messages import NodeReported
+from gpu_scheduler.engine.arrivals import RecentArrivals
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage
@@ -26,6 +27,7 @@ from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.tenant import Tenant, TenantDirectory
 from gpu_scheduler.predict.interface import Predictor
+from gpu_scheduler.predict.start_ranges import StartRanges
 from gpu_scheduler.store.rows import EstimateRow
 
 FEW_TIMERS = 1_000
@@ -147,7 +149,9 @@ class Sweep:
 class ControlState:
     """Job records, the engine's cluster state, the ledger and the timers."""
 
-    def __init__(self, policy: Policy, predictor: Predictor, limits: CoreLimits) -> None:
+    def __init__(  # noqa: PLR0915 - one attribute after the other
+        self, policy: Policy, predictor: Predictor, limits: CoreLimits
+    ) -> None:
         """Start empty."""
         self.policy, self.predictor, self.limits = policy, predictor, limits
         self.cluster = ClusterState(policy)
@@ -176,6 +180,11 @@ class ControlState:
         self.queued_by_owner: dict[tuple[str, str], int] = {}
         self.estimates: dict[str, EstimateRow] = {}
         """The first start estimate that was shown for each waiting job."""
+        self.start_ranges = StartRanges()
+        """The ranges of estimates, calibrated with the estimates of the jobs that have started."""
+        self.ranges_kept: Counter[str] = Counter()
+        """Starts within, before (early) and after (late) their range, since the server started."""
+        self.recent_arrivals = RecentArrivals()
         self.services: dict[str, Service] = {}
         self.services_to_reconcile: dict[str, None] = {}
         """Services that must be checked, because something of theirs changed."""

@@ -2,9 +2,9 @@
 
 The roll-out uses the engine's own cycle: decisions are made with what the scheduler believes
 (limits, expectations), while jobs run as long as `run_ms_of` says. What will be submitted later is
-not known and not guessed. A start that depends on the end of a job of unknown run time is marked as
-such. What is expected to run for ever never ends, nor does what is on a lost node: it keeps what it
-holds.
+not known; with `arrivals`, jobs come as they came in the last day, so that overtaking is part of
+the forecast. A start that depends on the end of a job of unknown run time is marked as such. What
+is expected to run for ever never ends, nor does what is on a lost node: it keeps what it holds.
 
 Where a roll-out takes too long, `rough_start_ms` estimates a start from the work ahead of a job.
 `guesses_ahead` and `guesses_before` name the jobs whose unknown run time makes such an estimate, or
@@ -19,6 +19,12 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from gpu_scheduler.engine.arrivals import (
+    FIRST_NUMBER,
+    NO_ARRIVALS,
+    ExpectedArrivals,
+    RecentArrivals,
+)
 from gpu_scheduler.engine.decide import Cycle
 from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.queue import Entry
@@ -43,6 +49,7 @@ MOST_GUESSES = 50
 SAMPLED = 32
 """So many jobs of each line are sampled for a rough start."""
 _NO_JOBS: frozenset[int] = frozenset()
+_ANYWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +71,15 @@ class Foresight:
     """What a roll-out has found so far; an interrupted roll-out leaves at least that.
 
     `starts` are expected starts by job number (of an array: of its next task). `guesses` names the
-    jobs of unknown run time on whose ends such a start hangs. `is_whole` says that the roll-out
-    came to its end: a job without a start then gets none from any expected end. Where `runs` is a
-    list, the roll-out adds every expected run to it, and goes on until all tasks of arrays have
-    started. `reached_ms` is how far it came.
+    jobs of unknown run time on whose ends such a start hangs, `after` the job whose end lets it
+    start. `is_whole` says that the roll-out came to its end: a job without a start then gets none
+    from any expected end. Where `runs` is a list, the roll-out adds every expected run to it, and
+    goes on until all tasks of arrays have started. `reached_ms` is how far it came.
     """
 
     starts: dict[int, int] = field(default_factory=dict)
     guesses: dict[int, frozenset[int]] = field(default_factory=dict)
+    after: dict[int, Job] = field(default_factory=dict)
     is_whole: bool = False
     runs: list[ForecastRun] | None = None
     reached_ms: int = 0
@@ -103,23 +111,34 @@ def foresee(
     is_guess: Guess | None = None,
     until: int | None = None,
     is_late: Callable[[], bool] | None = None,
+    arrivals: RecentArrivals = NO_ARRIVALS,
 ) -> None:
     """Roll out, and note in `found` what is seen, as it is seen.
 
     `run_ms_of` may raise to stop; `is_late` is asked before every pass over the queue.
     """
+    waiting_jobs = len(state.queue.entries)
+    expected = ExpectedArrivals(state, *arrivals.expected(now_ms))
     transaction = Transaction(state.index)
     try:
-        _RollOut(state, transaction, now_ms, run_ms_of, is_guess).run(found, until, is_late)
+        roll_out = _RollOut(state, transaction, now_ms, run_ms_of, is_guess)
+        roll_out.run(found, until, is_late, waiting_jobs, expected)
     finally:
         transaction.undo()
+        expected.remove()
 
 
 def forecast_start(
-    state: ClusterState, now_ms: int, number: int, run_ms_of: RunTime | None = None
+    state: ClusterState,
+    now_ms: int,
+    number: int,
+    run_ms_of: RunTime | None = None,
+    arrivals: RecentArrivals = NO_ARRIVALS,
 ) -> int | None:
     """The expected start of one waiting job, if it can be foreseen."""
-    return forecast(state, now_ms, run_ms_of=run_ms_of, until=number).get(number)
+    found = Foresight()
+    foresee(state, now_ms, found, run_ms_of=run_ms_of, until=number, arrivals=arrivals)
+    return found.starts.get(number)
 
 
 class _End(NamedTuple):
@@ -133,6 +152,7 @@ class _End(NamedTuple):
     order: int
     grants: list[Grant]
     guesses: frozenset[int]
+    job: Job
     allocation_id: str = ""
     started: StartedJob | None = None
 
@@ -154,15 +174,23 @@ class _RollOut:
         self._is_guess = is_guess
         self._cycle = Cycle(state, transaction, with_evictions=False)
         self._freed: dict[int, frozenset[int]] = {}
+        self._last_ends: dict[int, _End] = {}
         self._ends = self._running_ends()
         self._order = len(state.ends)
 
     def run(
-        self, found: Foresight, until: int | None, is_late: Callable[[], bool] | None = None
+        self,
+        found: Foresight,
+        until: int | None,
+        is_late: Callable[[], bool] | None,
+        waiting_jobs: int,
+        arrivals: ExpectedArrivals,
     ) -> None:
-        """Decide, jump to the next end, decide again."""
+        """Decide, jump to the next end, decide again.
+
+        An expected arrival joins at the next such moment: a pass for each would double the work.
+        """
         cycle, ends = self._cycle, self._ends
-        waiting_jobs = len(self._state.queue.entries)
         # Only a list of runs needs every task of an array.
         arrays = [] if found.runs is None else self._waiting_arrays()
         turns = sorted({each.end_ms for each in self._state.advance_reservations.values()})
@@ -171,6 +199,7 @@ class _RollOut:
         for _ in range(MAX_PASSES):
             if is_late is not None and is_late():
                 return
+            arrivals.enter_until(at_ms)
             before = len(cycle.decided.starts)
             cycle.run(at_ms)
             found.reached_ms = at_ms
@@ -180,8 +209,11 @@ class _RollOut:
             ):
                 number = started.job.number
                 guesses = self._guesses_before(at_ms, started.grants, just_ended)
-                if number not in found.starts:
+                if number < FIRST_NUMBER and number not in found.starts:
                     found.guesses[number] = guesses
+                    after = self._last_end_on(started.grants)
+                    if after is not None and after.number < FIRST_NUMBER:
+                        found.after[number] = after
                     found.starts[number] = at_ms
                 end_ms = self._add_end(started, at_ms, guesses)
                 if found.runs is not None:
@@ -223,7 +255,9 @@ class _RollOut:
             if end_ms - now_ms < BEYOND_MS and not _is_out_of_reach(entry.grants):
                 guesses = _NO_JOBS if running.stopping else self._guessed(running.job, ran_ms)
                 end_ms = max(end_ms, now_ms + 1)
-                ends.append(_End(end_ms, order, entry.grants, guesses, allocation_id=key[3]))
+                ends.append(
+                    _End(end_ms, order, entry.grants, guesses, running.job, allocation_id=key[3])
+                )
         heapify(ends)
         return ends
 
@@ -239,7 +273,7 @@ class _RollOut:
         own = self._guessed(waiting.job, waiting.attained_ms)
         self._order += 1
         guesses = _both(guesses, own)
-        end = _End(end_ms, self._order, started.grants, guesses, started=started)
+        end = _End(end_ms, self._order, started.grants, guesses, waiting.job, started=started)
         heappush(self._ends, end)
         return end_ms
 
@@ -252,11 +286,22 @@ class _RollOut:
                 self._cycle.end_running(end.allocation_id)
             else:
                 self._cycle.end_started(end.started)
+            self._last_ends[_ANYWHERE] = end
+            for ordinal in _ordinals(end.grants):
+                self._last_ends[ordinal] = end
             if end.guesses:
                 ended = _both(ended, end.guesses)
                 for ordinal in _ordinals(end.grants):
                     self._freed[ordinal] = _both(self._freed.get(ordinal, _NO_JOBS), end.guesses)
         return ended
+
+    def _last_end_on(self, grants: list[Grant]) -> Job | None:
+        """The job that ended last on these nodes; or anywhere, if the start waited for a quota."""
+        ends = [
+            self._last_ends[ordinal] for ordinal in _ordinals(grants) if ordinal in self._last_ends
+        ]
+        end = max(ends, default=self._last_ends.get(_ANYWHERE))
+        return None if end is None else end.job
 
     def _guesses_before(
         self, at_ms: int, grants: list[Grant], just_ended: frozenset[int]
@@ -273,7 +318,7 @@ class _RollOut:
 
     def _guessed(self, job: Job, ran_ms: int) -> frozenset[int]:
         """The job itself, if its end is a guess."""
-        if self._is_guess is None or not self._is_guess(job, ran_ms):
+        if self._is_guess is None or job.number >= FIRST_NUMBER or not self._is_guess(job, ran_ms):
             return _NO_JOBS
         return frozenset((job.number,))
 

@@ -8,6 +8,7 @@ evenly over its run time. Also the accuracy of start forecasts.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -295,6 +296,42 @@ class ForecastAccuracy:
 def tolerance_ms(made_ms: int, promised_ms: int) -> int:
     """The largest error of an accurate forecast."""
     return max(LEAST_TOLERANCE_MS, (promised_ms - made_ms) * TOLERANCE_PERCENT // 100)
+
+
+LEAST_JUDGED_MS = 60_000
+"""A job that waited no longer needed no range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRanges:
+    """How many of the ranges held that were given to jobs which then waited over a minute."""
+
+    judged: int = 0
+    within: int = 0
+    early: int = 0
+    late: int = 0
+
+    @property
+    def within_percent(self) -> float | None:
+        """The percentage of starts within their range; None without ranges."""
+        return round(100 * self.within / self.judged, 1) if self.judged else None
+
+
+def place_in_range(earliest_ms: int, latest_ms: int, start_ms: int) -> str:
+    """Tell whether a start was `within` its range, `early` or `late`."""
+    if start_ms < earliest_ms:
+        return "early"
+    return "late" if start_ms > latest_ms else "within"
+
+
+def kept_ranges(ranges: Iterable[tuple[int, int, int, int]]) -> KeptRanges:
+    """Count ranges: when each was made, its ends, and the real start."""
+    counts = Counter(
+        place_in_range(earliest_ms, latest_ms, start_ms)
+        for made_ms, earliest_ms, latest_ms, start_ms in ranges
+        if start_ms - made_ms > LEAST_JUDGED_MS
+    )
+    return KeptRanges(judged=counts.total(), **counts)
 
 
 def forecast_accuracy(forecasts: Iterable[StartForecast]) -> list[ForecastAccuracy]:

@@ -15,6 +15,8 @@ from operator import mul
 from typing import Generic, NamedTuple, TypeVar
 
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.predict.interface import NOTHING_KNOWN, RunTimeBasis
+from gpu_scheduler.predict.likeness import GroupKey, Likeness, like_groups
 
 MAX_GROUPS = 50_000
 
@@ -230,17 +232,16 @@ Atom = tuple[float, float]
 class QuantilePredictor:
     """Quantiles of the run time, from the last run times of four groups.
 
-    From fine to coarse: the same work of the user (by name or command, GPUs and CPUs, or by the
-    time limit if there is one), all jobs of the user, all jobs of the tenant with as many GPUs (or
-    the same limit), and all jobs of the tenant. Recent run times weigh more. A group with little
-    history passes weight on to the next coarser one. Coarse groups learn the run time as a fraction
-    of the limit, if there is one. For a running job only longer run times count, so an exceeded
+    `groups_of` gives the groups of a job from fine to coarse. Recent run times weigh more. A group
+    with little history passes weight on to the next coarser one. Coarse groups may learn the run
+    time as a fraction of the limit. For a running job only longer run times count, so an exceeded
     estimate is corrected upward. The sorted distribution of each kind of job is cached until one of
     its groups learns.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, groups_of: Callable[[Job], tuple[GroupKey, ...]] | None = None) -> None:
         """Start without history."""
+        self._groups_of = groups_of or all_groups
         self._groups: LruGroups[_Group] = LruGroups()
         self._views: OrderedDict[Hashable, _View] = OrderedDict()
 
@@ -260,21 +261,41 @@ class QuantilePredictor:
 
     def learn(self, job: Job, run_ms: int) -> None:
         """A job ended by itself after this time."""
-        for level, key in enumerate(_keys(job)):
-            group = self._groups.learning(key, _Group)
-            group.runs.insert(0, run_ms / _scale(job, level))
+        for level, group_key in enumerate(self._groups_of(job)):
+            group = self._groups.learning(group_key.key, _Group)
+            group.runs.insert(0, run_ms / _scale(job, group_key))
             del group.runs[KEPT[level] :]
             group.learnt += 1
 
+    def basis(self, job: Job) -> tuple[Likeness, int] | None:
+        """How alike the most alike remembered runs are, and how many there are."""
+        for group_key in self._groups_of(job):
+            group = self._groups.get(group_key.key)
+            if group is not None:
+                return group_key.likeness, len(group.runs)
+        return None
+
+    def longer_runs(self, job: Job, elapsed_ms: int) -> int:
+        """How many runs in the most alike group with any were longer than this."""
+        for group_key in self._groups_of(job):
+            group = self._groups.get(group_key.key)
+            if group is not None:
+                least = elapsed_ms / _scale(job, group_key)
+                longer = sum(run > least for run in group.runs)
+                if longer:
+                    return longer
+        return 0
+
     def _view(self, job: Job) -> _View:
         """The cached distribution, rebuilt when one of its groups has learnt."""
-        keys = _keys(job)
-        groups = [self._groups.get(key) for key in keys]
+        keys = self._groups_of(job)
+        groups = [self._groups.get(one.key) for one in keys]
         learnt = [0 if group is None else group.learnt for group in groups]
         # The finest key implies the coarser ones, so it identifies the distribution.
-        view = self._views.get(keys[0])
+        view = self._views.get(keys[0].key)
         if view is None or view.learnt != learnt:
-            view = self._views[keys[0]] = _seen(job, groups, learnt)
+            scales = [_scale(job, one) for one in keys]
+            view = self._views[keys[0].key] = _seen(scales, groups, learnt)
             if len(self._views) > MAX_VIEWS:
                 self._views.popitem(last=False)
         return view
@@ -298,7 +319,7 @@ class _View(NamedTuple):
     left: float
 
 
-def _seen(job: Job, groups: list[_Group | None], learnt: list[int]) -> _View:
+def _seen(scales: list[float], groups: list[_Group | None], learnt: list[int]) -> _View:
     """The part of the distribution that the groups know."""
     atoms: list[Atom] = []
     left = 1.0
@@ -308,7 +329,7 @@ def _seen(job: Job, groups: list[_Group | None], learnt: list[int]) -> _View:
         recency = RECENCY[level]
         total = (1 - recency ** len(group.runs)) / (1 - recency)
         part = left / (total + DOUBT)
-        scale = _scale(job, level)
+        scale = scales[level]
         parts = accumulate(repeat(recency, len(group.runs) - 1), mul, initial=part)
         atoms += zip([run * scale for run in group.runs], parts, strict=True)
         left *= DOUBT / (total + DOUBT)
@@ -326,23 +347,29 @@ def _unseen(left: float, elapsed_ms: int, limit_ms: float) -> Iterator[Atom]:
         yield low * ratio ** ((step + 0.5) / PRIOR_ATOMS), prior / PRIOR_ATOMS
 
 
-def _keys(job: Job) -> tuple[Hashable, ...]:
-    """The groups of a job, from fine to coarse."""
+def all_groups(job: Job) -> tuple[GroupKey, ...]:
+    """The groups of a job for the order of the queue, also of unlike jobs.
+
+    The same work of the user (by name or command, GPUs and CPUs, or by the time limit if there is
+    one), all jobs of the user, all jobs of the tenant with as many GPUs (or the same limit), and
+    all jobs of the tenant.
+    """
     name = name_of(job)
     limit = job.max_runtime_ms
     request = job.members[0]
     size: Hashable = ("limit", limit) if limit else (job.gpu_milli, request.cpu_milli)
+    has_limit = bool(limit)
     return (
-        ("kind", job.tenant, job.user, name, size),
-        ("user", job.tenant, job.user, bool(limit)),
-        ("size", job.tenant, limit or job.gpu_milli, bool(limit)),
-        ("tenant", job.tenant, bool(limit)),
+        GroupKey(Likeness.COMMAND, ("kind", job.tenant, job.user, name, size)),
+        GroupKey(Likeness.USER, ("user", job.tenant, job.user, has_limit), has_limit),
+        GroupKey(Likeness.TENANT, ("size", job.tenant, limit or job.gpu_milli, has_limit)),
+        GroupKey(Likeness.TENANT, ("tenant", job.tenant, has_limit), has_limit),
     )
 
 
-def _scale(job: Job, level: int) -> float:
-    """The groups of the user and of the tenant learn fractions of the limit, if there is one."""
-    return float(job.max_runtime_ms) if job.max_runtime_ms and level in {1, 3} else 1.0
+def _scale(job: Job, group_key: GroupKey) -> float:
+    """The limit, for a group that learns fractions of it; else 1."""
+    return float(job.max_runtime_ms) if group_key.of_limit else 1.0
 
 
 MEDIAN = 50
@@ -355,6 +382,7 @@ class History:
         """Start without history."""
         self._mean = MeanPredictor()
         self._quantiles = QuantilePredictor()
+        self._alike = QuantilePredictor(like_groups)
 
     def expect(self, job: Job, now_ms: int) -> int:
         """The expected run time at submission; without similar jobs, the estimate of the user."""
@@ -375,8 +403,8 @@ class History:
         return [min(expected_ms, most_ms) for expected_ms in expected] if most_ms else expected
 
     def is_guess(self, job: Job, elapsed_ms: int) -> bool:
-        """Tell whether there is neither a user estimate nor history of similar jobs."""
-        return _stated_ms(job) <= elapsed_ms and not self._mean.knows(job)
+        """Tell whether there is neither a user estimate nor history of like jobs."""
+        return _stated_ms(job) <= elapsed_ms and self._alike.basis(job) is None
 
     def exceed(self, job: Job, elapsed_ms: int, now_ms: int) -> int:  # noqa: ARG002
         """The median of jobs like it that ran longer than it has."""
@@ -396,6 +424,24 @@ class History:
         if run_ms is not None:
             self._mean.learn(job, run_ms)
             self._quantiles.learn(job, run_ms)
+            self._alike.learn(job, run_ms)
+
+    def run_time(self, job: Job, elapsed_ms: int) -> tuple[int, RunTimeBasis]:
+        """The total run time that users are told, from like jobs only, and what it is based on.
+
+        For a job that has run for some time, only runs count that were longer. A job of which
+        nothing is known runs as long as its user says, or up to its limit.
+        """
+        alike = self._alike.basis(job)
+        if alike is not None:
+            runs = self._alike.longer_runs(job, elapsed_ms) if elapsed_ms else alike[1]
+            expected_ms = self._alike.quantile(job, MEDIAN, elapsed_ms)
+            return max(elapsed_ms + 1, expected_ms), RunTimeBasis(alike[0].value, runs)
+        if elapsed_ms < job.estimate_ms:
+            return _stated_ms(job), RunTimeBasis("estimate")
+        if elapsed_ms < job.max_runtime_ms:
+            return job.max_runtime_ms, RunTimeBasis("limit")
+        return self.quantile(job, MEDIAN, elapsed_ms), NOTHING_KNOWN
 
 
 def _stated_ms(job: Job) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Protocol, cast, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from gpu_scheduler.model.job import Job
 
@@ -47,6 +47,29 @@ class ReportsUncertainty(Protocol):
         ...
 
 
+class RunTimeBasis(NamedTuple):
+    """What a run time is based on: runs of like jobs and how many, or what the user stated.
+
+    `kind` is command (runs of the same command), script (of the same script or program), user or
+    tenant (for jobs without name and command), estimate or limit; empty if nothing is known.
+    """
+
+    kind: str
+    runs: int = 0
+
+
+NOTHING_KNOWN = RunTimeBasis("")
+
+
+@runtime_checkable
+class PredictsAlike(Protocol):
+    """A predictor that tells run times of like jobs apart from those of all jobs."""
+
+    def run_time(self, job: Job, elapsed_ms: int) -> tuple[int, RunTimeBasis]:
+        """The total run time of a job that has run for `elapsed_ms`, and its basis."""
+        ...
+
+
 def is_guess(predictor: Predictor, job: Job, elapsed_ms: int = 0) -> bool:
     """Tell whether the end of a job is a guess; then no start time may be based on it."""
     if not _reports_uncertainty(type(predictor)):
@@ -58,6 +81,22 @@ def is_guess(predictor: Predictor, job: Job, elapsed_ms: int = 0) -> bool:
 def _reports_uncertainty(kind: type[Predictor]) -> bool:
     """Cached by class: an `isinstance` check of a protocol for every job would be slow."""
     return issubclass(kind, ReportsUncertainty)
+
+
+def run_time(
+    predictor: Predictor, job: Job, elapsed_ms: int, now_ms: int
+) -> tuple[int, RunTimeBasis]:
+    """The total run time that users are told, and its basis."""
+    if _predicts_alike(type(predictor)):
+        return cast("PredictsAlike", predictor).run_time(job, elapsed_ms)
+    if elapsed_ms:
+        return predictor.exceed(job, elapsed_ms, now_ms), NOTHING_KNOWN
+    return predictor.expect(job, now_ms), NOTHING_KNOWN
+
+
+@cache
+def _predicts_alike(kind: type[Predictor]) -> bool:
+    return issubclass(kind, PredictsAlike)
 
 
 def expect_alike(predictor: Predictor, jobs: Sequence[Job], now_ms: int) -> list[int]:

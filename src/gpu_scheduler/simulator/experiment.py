@@ -58,7 +58,8 @@ class PredictorChoice(StrEnum):
 class Conditions:
     """The settings that all policies of an experiment share.
 
-    With `forecasts`, every job that has to wait gets a forecast start time. `seed` is for rankings
+    With `forecasts`, every job that has to wait (or one in `forecast_every`, chosen by its id) gets
+    a forecast start time. `seed` is for rankings
     that choose at random.
     """
 
@@ -66,6 +67,7 @@ class Conditions:
     physics: Physics = USUAL_PHYSICS
     default_limit_ms: int = NO_LIMIT_MS
     forecasts: bool = False
+    forecast_every: int = 1
     seed: int = 0
 
 
@@ -108,6 +110,7 @@ def run_policy(
             conditions.physics,
             run,
             promises_by=_forecaster(conditions, predictor) if conditions.forecasts else None,
+            promise_every=conditions.forecast_every,
             on_progress=None if on_progress is None else _named(on_progress, policy.name),
         ).run()
     run.wall_seconds = perf_counter() - begun

@@ -6,7 +6,7 @@ cut to a width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.box import SIMPLE_HEAD
@@ -15,6 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from gpu_scheduler.predict.start_ranges import HORIZONS_MS
 from gpu_scheduler.simulator.metric_defs import (
     CLUSTER,
     NOTHING,
@@ -29,6 +30,7 @@ from gpu_scheduler.simulator.metric_defs import (
     ratio_text,
 )
 from gpu_scheduler.simulator.metrics import GroupMeasures, Measures
+from gpu_scheduler.simulator.range_quality import RangeQuality
 
 BEST_STYLE = "bold green"
 DECIMALS = 6
@@ -73,6 +75,33 @@ def partition_table(measures: Measures) -> Table:
         rows.append((*_group_cells(partition), gpus))
     headings = ("partition", *_GROUP_HEADINGS, "GPUs")
     return _table(f"Partitions under {measures.policy}", headings, rows)
+
+
+def ranges_table(ranges: Mapping[str, RangeQuality]) -> Table:
+    """One row per policy: how often starts fell into their ranges, and how sharp these were."""
+    horizons = ("10m", "1h", "4h", "16h", "longer")
+    rows = []
+    for policy, quality in ranges.items():
+        covered = {one.up_to_s: one for one in quality.horizons}
+        cells = [
+            f"{percent_text(found.covered_percent)} of {count_text(found.jobs)}"
+            if (found := covered.get(up_to_s)) is not None
+            else NOTHING
+            for up_to_s in (*(bound_ms // 1000 for bound_ms in HORIZONS_MS), None)
+        ]
+        rows.append(
+            (
+                policy,
+                count_text(quality.jobs),
+                percent_text(quality.covered_percent),
+                *cells,
+                duration_text(quality.interval_score_s),
+                duration_text(quality.recent_waits_score_s),
+                percent_text(quality.better_percent),
+            )
+        )
+    headings = ("policy", "jobs", "within", *horizons, "score", "recent waits", "better")
+    return _table("Ranges of 80 % around forecast starts, by forecast wait", headings, rows)
 
 
 def print_tables(tables: Iterable[Table], console: Console) -> None:

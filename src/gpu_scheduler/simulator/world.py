@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from zlib import crc32
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome as Answer
@@ -25,7 +26,7 @@ from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.model.errors import CallerError, InternalError, InvalidInput
 from gpu_scheduler.model.job import ENDED, Job
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.predict.interface import Predictor
+from gpu_scheduler.predict.interface import Predictor, run_time
 from gpu_scheduler.simulator.outcomes import NO_PROMISE, Outcome, Run, Sample
 from gpu_scheduler.simulator.predictors import Oracle, Stated
 from gpu_scheduler.simulator.traces.collector import Reading
@@ -91,10 +92,12 @@ class World:
         run: Run,
         *,
         promises_by: Predictor | None = None,
+        promise_every: int = 1,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Register nodes and tenants. With `promises_by`, every job that has to wait gets a
-        forecast start when it arrives, based on the run times that this predictor expects.
+        """Register nodes and tenants. With `promises_by`, every job that has to wait (or one in
+        `promise_every`) gets a forecast start when it arrives, based on the run times that this
+        predictor expects.
         """
         self.core = Core(policy, predictor, CoreLimits(max_queued_tasks=1 << 40))
         self._store = MemoryStore(keep_ended=False)
@@ -104,6 +107,7 @@ class World:
         self._physics = physics
         self._run = run
         self._promises_by = promises_by
+        self._promise_every = promise_every
         self._on_progress = on_progress
         self._ends: list[tuple[int, int, str]] = []
         self._sequence = 0
@@ -314,17 +318,20 @@ class World:
         """Forecast the start of every job that has just begun to wait."""
 
         def run_ms_of(job: Job, elapsed_ms: int) -> int:
-            if elapsed_ms:
-                return predictor.exceed(job, elapsed_ms, now_ms)
-            return predictor.expect(job, now_ms)
+            return run_time(predictor, job, elapsed_ms, now_ms)[0]
 
+        state = self.core.state
         for job in arrived:
-            record = self.core.state.jobs.get(job.id)
-            if record is not None and record.queued and job.array is None:
-                cluster = self.core.state.cluster
-                at_ms = forecast_start(cluster, now_ms, record.job.number, run_ms_of)
+            record = state.jobs.get(job.id)
+            if record is not None and record.queued and self._is_chosen(job):
+                number, arrivals = record.job.number, state.recent_arrivals
+                at_ms = forecast_start(state.cluster, now_ms, number, run_ms_of, arrivals)
                 if at_ms is not None:
                     self._unfinished[job.id, None].promised_ms = at_ms
+
+    def _is_chosen(self, job: Job) -> bool:
+        """Whether the job is one of those whose start is forecast: by its id, as if at random."""
+        return job.array is None and crc32(job.id.encode()) % self._promise_every == 0
 
     def _sample(self, now_ms: int) -> None:
         """Take a sample. If there are too many, drop every second one."""

@@ -295,6 +295,10 @@ class Store(Protocol):
         """Estimates of jobs that started since then, by start; without a time, of pending jobs."""
         ...
 
+    def last_estimates(self, limit: int) -> list[EstimateRow]:
+        """The estimates of the jobs that started last, the latest first."""
+        ...
+
     def shares(self) -> list[ShareRow]:
         """All decayed usage, by tenant and user; None comes first."""
         ...

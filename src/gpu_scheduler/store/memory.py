@@ -488,6 +488,10 @@ class MemoryStore:
             key=lambda row: (row.start_ms or 0, row.job_id),
         )
 
+    def last_estimates(self, limit: int) -> list[EstimateRow]:
+        """The estimates of the jobs that started last, the latest first."""
+        return self.estimates(started_since_ms=0)[::-1][:limit]
+
     def shares(self) -> list[ShareRow]:
         """All decayed usage, by tenant and user; None comes first."""
         return sorted(self._all(ShareRow), key=lambda row: (row.tenant, *_none_first(row.user)))

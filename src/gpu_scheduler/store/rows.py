@@ -192,7 +192,9 @@ class WeekUsageRow:
 class EstimateRow:
     """The first estimated start of a pending job, and its actual start (None: not yet).
 
-    `basis` is the source of the estimate: reserved, forecast or rough.
+    `basis` is the source of the estimate: reserved, forecast or rough. `forecast_ms` is the start
+    before calibration; four in five starts are expected from `earliest_ms` to `latest_ms` (all
+    None: the estimate has no range).
     """
 
     job_id: str
@@ -202,6 +204,9 @@ class EstimateRow:
     promised_ms: int
     basis: str
     start_ms: int | None = None
+    forecast_ms: int | None = None
+    earliest_ms: int | None = None
+    latest_ms: int | None = None
 
     @property
     def id(self) -> str:

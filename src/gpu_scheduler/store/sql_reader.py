@@ -482,6 +482,10 @@ class SqlReader(ABC):
             return self._read(EstimateRow, "open_estimates")
         return self._read(EstimateRow, "estimates", {"since_ms": started_since_ms})
 
+    def last_estimates(self, limit: int) -> list[EstimateRow]:
+        """The estimates of the jobs that started last, the latest first."""
+        return self._read(EstimateRow, "last_estimates", {"limit": limit})
+
     def shares(self) -> list[ShareRow]:
         """All decayed usage, by tenant and user; None comes first."""
         return self._read(ShareRow, "shares")

@@ -142,12 +142,12 @@ def test_estimate_or_limit_is_used_without_history() -> None:
         ([], False),
         ([{"gpus": 8, "name": "train"}], True),
         ([{"gpus": 8, "name": "hello"}] * 3, False),
-        ([{"gpus": 8, "name": "hello"}] * 4, True),
-        ([{"gpus": 1, "name": "train"}] * 9, False),
-        ([{"gpus": 8, "user": "bob"}] * 3, False),
-        ([{"gpus": 8, "user": "bob"}] * 4, True),
+        ([{"gpus": 8, "name": "hello"}] * 9, False),
+        ([{"gpus": 1, "name": "train"}], True),
+        ([{"gpus": 8, "user": "bob", "name": "hello"}] * 9, False),
+        ([{"gpus": 8, "user": "bob", "name": "train"}], True),
     ],
-    ids=["nothing", "same", "few", "enough", "smaller", "few_of_others", "enough_of_others"],
+    ids=["nothing", "same", "unlike", "unlike_often", "smaller", "unlike_of_others", "of_others"],
 )
 def test_guess_is_distinguished_from_knowledge(runs: list[dict], known: bool) -> None:
     history = seen(*[(MINUTE, wishes) for wishes in runs])

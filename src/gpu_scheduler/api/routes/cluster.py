@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpu_scheduler.api.context import Context, expect_admin
+from gpu_scheduler.api.expected_times import UNKNOWN
 from gpu_scheduler.api.http.openapi import (
     Parameter,
     Router,
@@ -640,7 +641,10 @@ def _lines(context: Context, views: JobViews, rows: list[JobRow]) -> list[JobLin
     lines = []
     for row in rows:
         line = views.line(row)
-        line.expected_start = write_time(starts.get(row.job.number))
+        start = starts.get(row.job.number, UNKNOWN)
+        line.expected_start = write_time(start.at_ms)
+        line.expected_start_earliest = write_time(start.earliest_ms)
+        line.expected_start_latest = write_time(start.latest_ms)
         if row.state is JobState.PENDING:
             line.position = context.explainer.position(row.job.number)
         lines.append(line)

@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import (
+    Explainer,
     describe_reason,
+    describe_run_time,
     expected_queued_end,
     expected_running_end,
     expected_start,
@@ -20,7 +22,7 @@ from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import device_problems
 from gpu_scheduler.api.routes.job_views import task_state
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import ENDED, HOLDING, JobState
+from gpu_scheduler.model.job import ENDED, HOLDING, Job, JobState
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.store.rows import JobRow, TaskRow
@@ -33,7 +35,10 @@ class Explanation(Struct):
     `basis` is the source of the start: reserved (it has a reservation), forecast, rough (by the
     work ahead of it), dependency (the expected end of other jobs) or known (a begin time, a retry
     pause, a new budget). A time is given only if it can be justified; otherwise `start_unknown` and
-    `end_unknown` say why not.
+    `end_unknown` say why not. Four in five starts fall between `expected_start_earliest` and
+    `expected_start_latest`. `expected_start_limit` is the start if all jobs before it use their
+    full limits, `expected_start_after` the job whose end lets it start, and `expected_start_basis`
+    what the run time of that job is based on.
     """
 
     job_id: str
@@ -47,6 +52,11 @@ class Explanation(Struct):
     basis: str = ""
     start_unknown: str = ""
     end_unknown: str = ""
+    expected_start_earliest: str | None = None
+    expected_start_latest: str | None = None
+    expected_start_limit: str | None = None
+    expected_start_after: str | None = None
+    expected_start_basis: str = ""
 
 
 router = Router("jobs")
@@ -80,14 +90,7 @@ async def explain_job(context: Context, request: Request) -> Response:
         form.details = {} if reason is None else dict(reason.data)
         if reason is not None and reason.code is ReasonCode.RESOURCES:
             form.details["gpus"] = device_problems(context)
-        form.position = explainer.position(job.number)
-        start = expected_start(explainer, job.id)
-        form.expected_start, form.basis = write_time(start.at_ms), start.basis
-        form.start_unknown = start.why_not
-        entry = context.state.cluster.queue.entries.get(job.number)
-        if entry is not None:
-            end = expected_queued_end(explainer, entry, start)
-            form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
+        _add_expected_times(explainer, job, form)
     elif state in HOLDING:
         start_ms = row.start_ms
         code, text = describe_reason(None if job.array else explainer.reason(job.id))
@@ -118,7 +121,8 @@ async def explain_job(context: Context, request: Request) -> Response:
         form.reason = row.reason or _exit_text(row)
     if not request.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
-        form.start_unknown = form.end_unknown = ""
+        form.start_unknown = form.end_unknown = form.expected_start_basis = ""
+        form.expected_start_after = None
     return json_response(form)
 
 
@@ -134,6 +138,24 @@ def _earlier_preemption(context: Context, row: JobRow, task: int | None) -> str:
         f"; attempt {last.attempt} was {last.detail or 'preempted'} at {format_utc(last.end_ms)}, "
         "and the job resumes by itself"
     )
+
+
+def _add_expected_times(explainer: Explainer, job: Job, form: Explanation) -> None:
+    """Add the position and the expected start and end of a job that waits."""
+    form.position = explainer.position(job.number)
+    start = expected_start(explainer, job.id)
+    form.expected_start, form.basis = write_time(start.at_ms), start.basis
+    form.start_unknown = start.why_not
+    form.expected_start_earliest = write_time(start.earliest_ms)
+    form.expected_start_latest = write_time(start.latest_ms)
+    entry = explainer.service.core.state.cluster.queue.entries.get(job.number)
+    if entry is not None:
+        form.expected_start_limit = write_time(explainer.limit_start_ms(job.number))
+        if start.after is not None:
+            form.expected_start_after = start.after.id
+            form.expected_start_basis = describe_run_time(explainer, start.after)
+        end = expected_queued_end(explainer, entry, start)
+        form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
 
 
 def _note_stale(context: Context, row: JobRow) -> None:

@@ -182,6 +182,8 @@ class JobLine(Struct):
     expected_end: str | None = None
     position: int | None = None
     time_limit_minutes: float | None = None
+    expected_start_earliest: str | None = None
+    expected_start_latest: str | None = None
 
 
 class AttemptForm(Struct):

@@ -108,6 +108,14 @@ class SchedulerCollector(Collector):
         yield self._http()
         yield from service_metrics(self._context.service)
         yield from pool_metrics(self._context.service)
+        yield self._start_ranges()
+
+    def _start_ranges(self) -> Metric:
+        kept = self._context.state.ranges_kept
+        counts = _counter("start_ranges", "Starts by their place in the expected range.", "result")
+        for result in ("within", "early", "late"):
+            counts.add_metric([result], kept[result])
+        return counts
 
     def _jobs(self) -> Iterator[Metric]:
         service = self._context.service

@@ -23,6 +23,7 @@ from gpu_scheduler.ledger.report import (
     Run,
     UsageSums,
     forecast_accuracy,
+    kept_ranges,
     report,
 )
 from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, HOUR_MS, Period, decimal_text
@@ -691,12 +692,23 @@ class JudgementForm(Struct):
     p90_error_seconds: float
 
 
+class RangesForm(Struct):
+    """Ranges in which four in five starts should fall, of jobs that then waited over a minute."""
+
+    judged: int
+    within: int
+    within_percent: float | None
+    early: int
+    late: int
+
+
 class EstimatesForm(Struct):
     """Promises to jobs that started since then, and how many are still to be judged."""
 
     since: str | None
     open: int
     estimates: list[JudgementForm]
+    ranges: RangesForm
 
 
 @router.operation(
@@ -720,7 +732,13 @@ async def get_estimates(context: Context, request: Request) -> Response:
     )
     waiting = len(context.state.estimates)
     forms = [_accuracy_form(one) for one in accuracy]
-    return json_response(EstimatesForm(write_time(since_ms), waiting, forms))
+    kept = kept_ranges(
+        (row.made_ms, row.earliest_ms, row.latest_ms, row.start_ms)
+        for row in rows
+        if row.start_ms is not None and row.earliest_ms is not None and row.latest_ms is not None
+    )
+    ranges = form_of(RangesForm, kept, within_percent=kept.within_percent)
+    return json_response(EstimatesForm(write_time(since_ms), waiting, forms, ranges))
 
 
 def _accuracy_form(one: ForecastAccuracy) -> JudgementForm:

@@ -72,6 +72,8 @@ class Validated(Struct):
     end_unknown: str = ""
     warnings: list[str] = []
     status: str = "valid"
+    expected_start_earliest: str | None = None
+    expected_start_latest: str | None = None
 
 
 class TaskAccepted(Struct):
@@ -190,6 +192,8 @@ def _validated(
         expected_end=write_time(expected.end.at_ms),
         end_unknown=expected.end.why_not,
         warnings=list(warnings),
+        expected_start_earliest=write_time(expected.start.earliest_ms),
+        expected_start_latest=write_time(expected.start.latest_ms),
     )
 
 

@@ -259,6 +259,12 @@ def _print_accuracy(answer: dict[str, Any]) -> None:
     else:
         print_table(HEADINGS, rows, right=HEADINGS[1:])
         print(MEANING)
+    ranges = answer.get("ranges") or {}
+    if ranges.get("judged"):
+        print(
+            f"{ranges['within_percent']:g} % of {ranges['judged']:,} starts fell within their "
+            f"range of 80 %; {ranges['early']:,} were earlier, {ranges['late']:,} later."
+        )
     if answer["open"]:
         print(f"{answer['open']} pending jobs have an expected start.")
 

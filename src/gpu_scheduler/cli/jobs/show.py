@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from gpu_scheduler.client.client import Client
 
+NARROW_RANGE_S = 600
+"""A narrower range of expected starts is shown as a point."""
 MOST_ATTEMPTS = 10
 
 
@@ -259,6 +261,8 @@ def run_explain(args: Namespace) -> int:
             [
                 ("queue position", "" if position is None else str(position)),
                 start,
+                ("at the latest", limit_start_text(answer, now)),
+                ("based on", start_basis_text(answer)),
                 ("expected end", expected_end_text(answer, now)),
                 *((f"GPU {index}", visible(str(problem))) for index, problem in gpus.items()),
             ]
@@ -277,11 +281,37 @@ def expected_start_text(answer: dict[str, Any], now: float) -> str:
     if answer.get("start_unknown"):
         return f"unknown: {visible(str(answer['start_unknown']))}"
     text = _time_ahead(answer.get("expected_start"), now)
+    latest = _latest_text(answer, now)
     basis = {
         "rough": "estimated from the work ahead of it",
         "dependency": "when its dependencies should have ended",
     }.get(str(answer.get("basis")))
-    return f"about {text}, {basis}" if text and basis else text
+    parts = [f"about {text}" if text and basis else text, latest if text else "", basis or ""]
+    return ", ".join(part for part in parts if part) if text else ""
+
+
+def _latest_text(answer: dict[str, Any], now: float) -> str:
+    """By when four in five such jobs have started; nothing if the range is narrow."""
+    earliest = seconds_at(answer.get("expected_start_earliest"))
+    latest = seconds_at(answer.get("expected_start_latest"))
+    if earliest is None or latest is None or latest - earliest < NARROW_RANGE_S:
+        return ""
+    times = f"{local_time(answer['expected_start_earliest'])} to "
+    return f"at 80 % from {times}{_time_ahead(answer['expected_start_latest'], now)}"
+
+
+def limit_start_text(answer: dict[str, Any], now: float) -> str:
+    """When it starts at the latest, if all jobs before it use their full limits."""
+    text = _time_ahead(answer.get("expected_start_limit"), now)
+    return f"{text} if all jobs before it use their full limits" if text else ""
+
+
+def start_basis_text(answer: dict[str, Any]) -> str:
+    """After which job it starts, and what the run time of that job is based on."""
+    after, basis = answer.get("expected_start_after"), answer.get("expected_start_basis")
+    if not after:
+        return ""
+    return f"the end of {visible(str(after))}, by {visible(str(basis))}"
 
 
 def _time_ahead(text: str | None, now: float) -> str:

@@ -243,7 +243,7 @@ _TRACE = ("trace", "format")
 _MACHINES = ("cluster", *CLUSTER)
 _WORK = ("jobs", "days", *SHAPE)
 _WORLD = ("predictor", "preemption_cost", "wide_preemption_cost", "lose_progress", "default_limit")
-_STUDY = ("forecasts", "by", "report")
+_STUDY = ("forecasts", "forecast_every", "by", "report")
 _FILLING = ("seeds", "rename_nodes")
 _EXCLUDED: dict[str, tuple[str, ...]] = {
     "trace": (*_WORK, *_FILLING, "write_trace"),
@@ -306,6 +306,7 @@ def register(parser: ArgumentParser) -> None:
     add.value("--default-limit", partial(duration_ms, least_ms=1000), "TIME", limit)
     add.flag("--lose-progress", "a preempted job starts from the beginning")
     add.flag("--forecasts", "forecast every start, and report the accuracy (slow)")
+    add.value("--forecast-every", whole, "N", "forecast one start in N, which is faster")
     seed = partial(whole, least=0)
     add.value("--seed", seed, "N", "random seed; default 1")
     add.value("--seeds", seeds, "A-B", "with --fill; default 42-51")

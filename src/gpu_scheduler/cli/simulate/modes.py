@@ -13,7 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -51,11 +51,13 @@ from gpu_scheduler.simulator.generator import demo_workload
 from gpu_scheduler.simulator.metric_defs import count_text, gpus_text
 from gpu_scheduler.simulator.metrics import Measures, measure
 from gpu_scheduler.simulator.outcomes import Run
+from gpu_scheduler.simulator.range_quality import range_quality
 from gpu_scheduler.simulator.report import write_report
 from gpu_scheduler.simulator.tables import (
     comparison_tables,
     partition_table,
     print_tables,
+    ranges_table,
     tenant_table,
     to_json,
 )
@@ -187,7 +189,8 @@ def conditions_of(args: Namespace) -> Conditions:
             wide_preemption_cost_ms=default.wide_preemption_cost_ms if wide_ms is None else wide_ms,
             keeps_progress=not args.lose_progress,
         ),
-        forecasts=args.forecasts,
+        forecasts=args.forecasts or args.forecast_every is not None,
+        forecast_every=args.forecast_every or 1,
         default_limit_ms=args.default_limit or NO_LIMIT_MS,
         seed=seed_of(args),
     )
@@ -214,6 +217,13 @@ def _print_tables(comparison: Comparison, measures: list[Measures], by: str | No
     print_line(f"{workload.name}: {count_text(nodes)} node{plural} with {gpus} GPUs{divided}")
     print_line("")
     print_tables(comparison_tables(measures), console)
+    ranges = {
+        run.policy: quality
+        for run in comparison.runs
+        if (quality := range_quality(run.outcomes)) is not None
+    }
+    if ranges:
+        print_tables([ranges_table(ranges)], console)
     if by is not None:
         table = tenant_table if by == "tenant" else partition_table
         print_tables([table(run) for run in measures], console)
@@ -269,8 +279,12 @@ def _document(comparison: Comparison, measures: list[Measures]) -> dict[str, Any
             "seed": conditions.seed,
         },
         "runs": [
-            to_json(run) | {"predictor": comparison.predictors[run.policy].value}
-            for run in measures
+            to_json(measured)
+            | {"predictor": comparison.predictors[measured.policy].value}
+            | {"start_ranges": quality and asdict(quality)}
+            for measured, quality in zip(
+                measures, (range_quality(run.outcomes) for run in comparison.runs), strict=True
+            )
         ],
     }
 

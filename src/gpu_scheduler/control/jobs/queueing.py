@@ -20,11 +20,13 @@ from gpu_scheduler.control.jobs.dependencies import (
 )
 from gpu_scheduler.control.messages import NoteEstimates
 from gpu_scheduler.control.state import ControlState
+from gpu_scheduler.ledger.report import place_in_range
 from gpu_scheduler.model.cluster_snapshot import Waiting
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
+from gpu_scheduler.predict.start_ranges import LEAST_WAIT_MS
 from gpu_scheduler.store.rows import EstimateRow, Removed, TaskRow
 
 PREEMPTED = "preempted"
@@ -218,13 +220,33 @@ def note_estimates(
             made_ms=now_ms,
             promised_ms=max(now_ms, estimate.start_ms),
             basis=estimate.basis,
+            forecast_ms=estimate.forecast_ms,
+            earliest_ms=estimate.earliest_ms,
+            latest_ms=estimate.latest_ms,
         )
         state.estimates[estimate.job_id] = row
+        begin_estimate(state, row)
         outcome.writes.append(row)
+
+
+def begin_estimate(state: ControlState, row: EstimateRow) -> None:
+    """Compare an estimate that has a range with the real start, when the job starts."""
+    if row.forecast_ms is not None:
+        wait_ms = row.forecast_ms - row.made_ms
+        state.start_ranges.begin(row.job_id, row.basis, wait_ms, row.made_ms)
+
+
+def end_estimate(state: ControlState, row: EstimateRow, now_ms: int) -> None:
+    """The job of an estimate has started: learn from its error, and count its range."""
+    state.start_ranges.end(row.job_id, now_ms)
+    earliest_ms, latest_ms = row.earliest_ms, row.latest_ms
+    if earliest_ms is not None and latest_ms is not None and now_ms - row.made_ms > LEAST_WAIT_MS:
+        state.ranges_kept[place_in_range(earliest_ms, latest_ms, now_ms)] += 1
 
 
 def withdraw_estimate(state: ControlState, job_id: str, outcome: Outcome) -> None:
     """Delete the start estimate of a job that was changed or has ended."""
+    state.start_ranges.withdraw(job_id)
     if state.estimates.pop(job_id, None) is not None:
         outcome.writes.append(Removed(EstimateRow, job_id))
 

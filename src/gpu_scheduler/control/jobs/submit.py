@@ -18,6 +18,7 @@ from gpu_scheduler.control.jobs.queueing import (
 )
 from gpu_scheduler.control.messages import Command, Fact, Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.control.state import ControlState
+from gpu_scheduler.engine.arrivals import MOST_RECENT
 from gpu_scheduler.engine.placement.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.engine.quota.rules import never_admitted, user_quota_of
 from gpu_scheduler.engine.quota.tree import HOURS
@@ -253,6 +254,8 @@ def _accept_job(
         outcome.writes.append(LaunchRow(job.id, message.launch))
     outcome.job_event(job, SUBMITTED, now_ms)
     make_eligible(state, record, now_ms, outcome)
+    if record.queued:
+        state.recent_arrivals.note(state.cluster.queue.entries[job.number].waiting)
 
 
 def check_changed(state: ControlState, job: Job, now_ms: int) -> Job:
@@ -428,6 +431,8 @@ def _accept_plain_series(
     records = list(map(new_record, jobs, expected))
     state.jobs.update(zip(ids, records, strict=True))
     queue_alike(state, records, now_ms)
+    for one in jobs[-MOST_RECENT:]:
+        state.recent_arrivals.note(state.cluster.queue.entries[one.number].waiting)
     state.next_number += len(jobs)
     state.count_queued(job, len(jobs))
     outcome.jobs += jobs

@@ -19,6 +19,7 @@ from gpu_scheduler.control.jobs.queueing import (
     PREEMPTED,
     PROTECT,
     TIMEOUT,
+    end_estimate,
     enqueue_if_ready,
     protect,
     resume,
@@ -283,6 +284,7 @@ def _commit_start(state: ControlState, start: Start, now_ms: int, outcome: Outco
         estimate = state.estimates.pop(job.id, None)
         if estimate is not None:
             outcome.writes.append(replace(estimate, start_ms=now_ms))
+            end_estimate(state, estimate, now_ms)
     suffix = "" if start.task is None else f"_{start.task}"
     allocation = Allocation(
         id=f"{job.id}{suffix}.{task.attempt}",

@@ -77,7 +77,16 @@ class ForecastRecorder:
             start = expected_start(self._explainer, job_id)
             used_s += thread_time() - start_s
             if start.at_ms is not None:
-                estimates.append(Estimate(job_id, start.at_ms, start.basis))
+                estimates.append(
+                    Estimate(
+                        job_id,
+                        start.at_ms,
+                        start.basis,
+                        start.forecast_ms,
+                        start.earliest_ms,
+                        start.latest_ms,
+                    )
+                )
             # Let orders and reports run in between.
             await asyncio.sleep(0)
         self._new.extendleft(number for number, _ in reversed(queued))

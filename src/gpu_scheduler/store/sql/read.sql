@@ -175,14 +175,29 @@ SELECT tenant, "user", week_ms, gpu_milli_ms FROM week_usage
 ORDER BY tenant, "user" IS NOT NULL, "user"
 
 -- name: estimates
-SELECT job_id, tenant, "user", made_ms, promised_ms, basis, start_ms FROM estimates
+SELECT
+    job_id, tenant, "user", made_ms, promised_ms, basis, start_ms, forecast_ms, earliest_ms,
+    latest_ms
+FROM estimates
 WHERE start_ms >= :since_ms
 ORDER BY start_ms, job_id
 
 -- name: open_estimates
-SELECT job_id, tenant, "user", made_ms, promised_ms, basis, start_ms FROM estimates
+SELECT
+    job_id, tenant, "user", made_ms, promised_ms, basis, start_ms, forecast_ms, earliest_ms,
+    latest_ms
+FROM estimates
 WHERE start_ms IS NULL
 ORDER BY job_id
+
+-- name: last_estimates
+SELECT
+    job_id, tenant, "user", made_ms, promised_ms, basis, start_ms, forecast_ms, earliest_ms,
+    latest_ms
+FROM estimates
+WHERE start_ms IS NOT NULL
+ORDER BY start_ms DESC, job_id DESC
+LIMIT :limit
 
 -- name: advance_reservations
 SELECT reservation FROM reservations ORDER BY number
