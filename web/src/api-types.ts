@@ -205,6 +205,7 @@ export interface EstimatesForm {
   since: string | null;
   open: number;
   estimates: JudgementForm[];
+  ranges: RangesForm;
 }
 
 export interface EventForm {
@@ -234,6 +235,11 @@ export interface Explanation {
   basis: string;
   start_unknown: string;
   end_unknown: string;
+  expected_start_earliest: string | null;
+  expected_start_latest: string | null;
+  expected_start_limit: string | null;
+  expected_start_after: string | null;
+  expected_start_basis: string;
 }
 
 export interface GpuChanged {
@@ -415,6 +421,8 @@ export interface JobLine {
   expected_end: string | null;
   position: number | null;
   time_limit_minutes: number | null;
+  expected_start_earliest: string | null;
+  expected_start_latest: string | null;
 }
 
 export interface JobPage {
@@ -843,6 +851,14 @@ export interface QuotaRequest {
 
 export interface QuotaTreeForm {
   nodes: QuotaNodeForm[];
+}
+
+export interface RangesForm {
+  judged: number;
+  within: number;
+  within_percent: number | null;
+  early: number;
+  late: number;
 }
 
 export interface ReadinessForm {
@@ -1381,6 +1397,8 @@ export interface Validated {
   end_unknown: string;
   warnings: string[];
   status: string;
+  expected_start_earliest: string | null;
+  expected_start_latest: string | null;
 }
 
 export interface WhatIfForm {

@@ -1,0 +1,41 @@
+"""The ranges of expected starts hold on real traces, and beat the quantiles of recent waits."""
+
+import pytest
+
+from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.simulator.experiment import Conditions, run_policy
+from gpu_scheduler.simulator.range_quality import RangeQuality, range_quality
+from gpu_scheduler.simulator.traces.published_logs import read_swf
+from gpu_scheduler.simulator.workload import Workload
+from tests.simulation.golden import needs_traces, philly, trace, venus
+
+pytestmark = [needs_traces, pytest.mark.slow]
+KTH_JOBS = 9_000
+
+
+def kth() -> Workload:
+    """The first months of KTH-SP2; the whole log takes minutes."""
+    workload = read_swf(trace("swf", "KTH-SP2-1996-2.1-cln.swf.gz")).workload
+    (part,) = workload.partitions
+    part.jobs = list(part.jobs)[:KTH_JOBS]
+    return workload
+
+
+def quality(workload: Workload, policy: str, every: int) -> RangeQuality:
+    """The ranges of one waiting job in `every`."""
+    run = run_policy(workload, preset(policy), Conditions(forecasts=True, forecast_every=every))
+    found = range_quality(run.outcomes)
+    assert found is not None
+    print(found)  # noqa: T201 - pytest shows it with -rP
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "every"),
+    [("venus", "short", 4), ("philly", "short", 8), ("kth", "easy", 4)],
+)
+def test_four_in_five_starts_fall_into_their_range(name: str, policy: str, every: int) -> None:
+    workload = {"venus": venus, "philly": philly, "kth": kth}[name]()
+    found = quality(workload, policy, every)
+    assert 70 < found.covered_percent < 88
+    assert found.better_percent > 10
