@@ -39,7 +39,7 @@ from gpu_scheduler.model.job import Dependency, Job, display_name
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.service import BEYOND_MS
+from gpu_scheduler.model.service import BEYOND_MS, ENDLESS_MS
 from gpu_scheduler.predict.interface import RunTimeBasis, is_guess, run_time
 
 MOST_FORECAST_S = 0.1
@@ -315,6 +315,8 @@ class Explainer:
         Kept for each job until it has run a fifth longer, or longer than that: with thousands of
         running jobs, asking anew in every forecast would take longer than the forecast.
         """
+        if job.service:
+            return ENDLESS_MS
         key = job.number, round(math.log1p(ran_ms) * STEPS)
         found = self._run_times.get(key)
         if found is None or found <= ran_ms:

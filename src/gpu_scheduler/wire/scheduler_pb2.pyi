@@ -34,7 +34,7 @@ class SubmitJobAnswer(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., status: _Optional[str] = ..., message: _Optional[str] = ..., tasks: _Optional[int] = ..., validated: _Optional[_Union[Validated, _Mapping]] = ...) -> None: ...
 
 class Validated(_message.Message):
-    __slots__ = ("count", "tasks", "position", "expected_start", "basis", "start_unknown", "expected_end", "end_unknown", "warnings", "status")
+    __slots__ = ("count", "tasks", "position", "expected_start", "basis", "start_unknown", "expected_end", "end_unknown", "warnings", "status", "expected_start_earliest", "expected_start_latest")
     COUNT_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,8 @@ class Validated(_message.Message):
     END_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_START_EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_START_LATEST_FIELD_NUMBER: _ClassVar[int]
     count: int
     tasks: int
     position: int
@@ -55,7 +57,9 @@ class Validated(_message.Message):
     end_unknown: str
     warnings: _containers.RepeatedScalarFieldContainer[str]
     status: str
-    def __init__(self, count: _Optional[int] = ..., tasks: _Optional[int] = ..., position: _Optional[int] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., basis: _Optional[str] = ..., start_unknown: _Optional[str] = ..., expected_end: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_unknown: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ...) -> None: ...
+    expected_start_earliest: _timestamp_pb2.Timestamp
+    expected_start_latest: _timestamp_pb2.Timestamp
+    def __init__(self, count: _Optional[int] = ..., tasks: _Optional[int] = ..., position: _Optional[int] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., basis: _Optional[str] = ..., start_unknown: _Optional[str] = ..., expected_end: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_unknown: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ..., expected_start_earliest: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expected_start_latest: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
     __slots__ = ("jobs",)

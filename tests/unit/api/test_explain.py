@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api.expected_times import MOST_FORECAST_S, Explainer
+from gpu_scheduler.engine.arrivals import RecentArrivals
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.predict.start_ranges import StartRanges
 from tests.builders import Stated, a_job, a_node, a_state, on, running
 
 HOUR = 3_600_000
@@ -17,7 +19,14 @@ HOUR = 3_600_000
 
 def an_explainer(cluster: ClusterState, **changes: Any) -> Explainer:
     service = SimpleNamespace(
-        core=SimpleNamespace(state=SimpleNamespace(cluster=cluster, predictor=Stated())),
+        core=SimpleNamespace(
+            state=SimpleNamespace(
+                cluster=cluster,
+                predictor=Stated(),
+                recent_arrivals=RecentArrivals(),
+                start_ranges=StartRanges(),
+            )
+        ),
         loop_metrics=SimpleNamespace(messages=1),
         now_ms=lambda: 1_000,
     )
@@ -34,7 +43,9 @@ def a_queue(jobs: int) -> ClusterState:
         )
         for number in range(1, jobs + 1)
     ]
-    held = [running(a_job(number=9_000), on("n0", [0, 1, 2]), end_ms=5 * HOUR)]
+    held = [
+        running(a_job(number=9_000, estimate_ms=5 * HOUR), on("n0", [0, 1, 2]), end_ms=5 * HOUR)
+    ]
     return a_state(nodes=[a_node()], queue=queue, held=held)
 
 

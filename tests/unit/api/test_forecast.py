@@ -8,6 +8,7 @@ import pytest
 from gpu_scheduler.api.expected_times import (
     ExpectedTime,
     Explainer,
+    describe_run_time,
     expected_queued_end,
     expected_running_end,
     expected_start,
@@ -198,7 +199,32 @@ def test_overview_omits_uncertain_times() -> None:
     lab.do(Cancel("first"), Cancel("second"), Cancel("third"))
     lab.submit(whole("first2", max_runtime_ms=HOUR), whole("second2", max_runtime_ms=HOUR))
     number = lab.core.state.jobs["second2"].job.number
-    assert Explainer(a_service(lab)).expected_starts([number]) == {number: HOUR}
+    (start,) = Explainer(a_service(lab)).expected_starts([number]).values()
+    assert start.at_ms == HOUR
+    assert start.earliest_ms is not None
+    assert start.latest_ms is not None
+    assert start.earliest_ms < HOUR < start.latest_ms
+
+
+def test_unlike_commands_say_nothing_about_the_job_ahead() -> None:
+    """Many short `echo` do not make a job with a limit of two hours end soon."""
+    lab = a_lab()
+    for number in range(20):
+        lab.submit(
+            a_job(id=f"echo{number}", gpus=8, estimate_ms=0, command=("echo", "hi"), name="")
+        )
+        lab.at(lab.now_ms + 1_000)
+        lab.end(f"echo{number}")
+    train = {"command": ("python", "train.py"), "name": "", "max_runtime_ms": 2 * HOUR}
+    lab.submit(whole("train", **train), whole("waits", max_runtime_ms=HOUR))
+    began_ms = lab.now_ms
+    start = start_of(lab, "waits")
+    assert start.at_ms == began_ms + 2 * HOUR
+    explainer = Explainer(a_service(lab))
+    assert explainer.limit_start_ms(lab.core.state.jobs["waits"].job.number) == start.at_ms
+    assert describe_run_time(explainer, lab.core.state.jobs["train"].job) == (
+        "nothing known: the limit"
+    )
 
 
 def test_job_on_lost_node_has_no_forecast_end() -> None:
