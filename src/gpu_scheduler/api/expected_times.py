@@ -162,15 +162,21 @@ class Explainer:
         return None if entry is None else _position(cluster, entry)
 
     def start_forecast(self, number: int) -> StartForecast:
-        """Return when a queued job starts, by its reservation or else by a forecast."""
+        """Return when a queued job starts, by a forecast or else by its reservation.
+
+        The time of a reservation rests on the run times that order the queue, which may come from
+        unlike jobs; so it is shown only where the forecast does not reach.
+        """
         cluster = self.service.core.state.cluster
         if number not in cluster.queue.entries:
             return NO_FORECAST
-        reservation = self._reservation(number)
-        if reservation is not None:
-            return self._reserved_start(reservation)
         cached = self._refresh(number)
         forecast = _start_in(cached.foresight, number)
+        reservation = self._reservation(number)
+        if reservation is not None:
+            if forecast.start_ms is None or forecast.guesses:
+                return self._reserved_start(reservation)
+            return forecast._replace(is_reserved=True)
         # An older forecast says nothing about jobs that were queued later.
         is_old = cached.version != self.service.loop_metrics.messages
         return NO_FORECAST if is_old and forecast.is_never else forecast
@@ -184,24 +190,23 @@ class Explainer:
         """Return expected starts for a screen of jobs in queue order; may be slightly older."""
         cluster = self.service.core.state.cluster
         queued = [number for number in numbers if number in cluster.queue.entries]
-        unreserved = [number for number in queued if self._reservation(number) is None]
         began = self.clock()
         foresight = self._forecast.foresight
-        if unreserved and began >= self._screen_after:
+        if queued and began >= self._screen_after:
             # The forecast for the last of them covers the others.
-            foresight = self._refresh(unreserved[-1]).foresight
+            foresight = self._refresh(queued[-1]).foresight
             ended = self.clock()
             self._screen_after = ended + SCREEN_FACTOR * (ended - began)
         now_ms = self.service.now_ms()
         starts: dict[int, ExpectedTime] = {}
         for number in queued:
             reservation = self._reservation(number)
-            if reservation is not None:
-                reserved = self._reserved_start(reservation)
-                if reserved.start_ms is not None and not reserved.guesses:
-                    starts[number] = self.ranged(reserved.start_ms, RESERVED)
-            elif number in foresight.starts and not foresight.guesses.get(number):
-                starts[number] = self.ranged(max(foresight.starts[number], now_ms), FORECAST)
+            found = _start_in(foresight, number)
+            if reservation is not None and (found.start_ms is None or found.guesses):
+                found = self._reserved_start(reservation)
+            if found.start_ms is not None and not found.guesses:
+                basis = FORECAST if reservation is None else RESERVED
+                starts[number] = self.ranged(max(found.start_ms, now_ms), basis)
         return starts
 
     def ranged(self, forecast_ms: int, basis: str) -> ExpectedTime:

@@ -24,7 +24,7 @@ from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.outcomes import Run
-from gpu_scheduler.simulator.predictors import Medians, Oracle, Stated
+from gpu_scheduler.simulator.predictors import AsTold, Oracle, Stated
 from gpu_scheduler.simulator.traces.openb import Pod, arrivals
 from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload
 from gpu_scheduler.simulator.world import Physics, World
@@ -181,10 +181,10 @@ def _new_predictor(choice: PredictorChoice) -> Predictor:
 
 
 def _forecaster(conditions: Conditions, predictor: Predictor) -> Predictor:
-    """The predictor for forecasts: medians of the history, unless the caller chose another."""
+    """The predictor for forecasts: the history as users are told it, unless the caller chose another."""
     if conditions.predictor is PredictorChoice.ORACLE:
         return predictor  # World gives the true run times to this oracle only.
-    return Stated() if conditions.predictor is PredictorChoice.STATED else Medians()
+    return Stated() if conditions.predictor is PredictorChoice.STATED else AsTold()
 
 
 def _named(on_progress: OnProgress, policy: str) -> Callable[[int], None]:

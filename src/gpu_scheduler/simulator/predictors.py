@@ -61,6 +61,13 @@ class Medians(History):
         return self.quantile(job, MEDIAN)
 
 
+class AsTold(History):
+    """History as the server tells it to users: run times of like jobs only.
+
+    Forecasts with it expect arrivals as well.
+    """
+
+
 class UserMeans:
     """The mean run time of the user's past jobs: a simple baseline for comparisons."""
 

@@ -18,6 +18,7 @@ from gpu_scheduler.control.effects import StartOrder, StopOrder
 from gpu_scheduler.control.jobs.submit import would_accept
 from gpu_scheduler.control.messages import Ended, RunCycle, SetNode, SetTenant, Started, Submit
 from gpu_scheduler.control.state import CoreLimits
+from gpu_scheduler.engine.arrivals import NO_ARRIVALS
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.engine.forecast import forecast_start
@@ -26,9 +27,9 @@ from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.model.errors import CallerError, InternalError, InvalidInput
 from gpu_scheduler.model.job import ENDED, Job
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.predict.interface import Predictor, run_time
+from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.outcomes import NO_PROMISE, Outcome, Run, Sample
-from gpu_scheduler.simulator.predictors import Oracle, Stated
+from gpu_scheduler.simulator.predictors import AsTold, Oracle, Stated
 from gpu_scheduler.simulator.traces.collector import Reading
 from gpu_scheduler.simulator.workload import Partition, TraceJob
 from gpu_scheduler.store.memory import MemoryStore
@@ -318,13 +319,18 @@ class World:
         """Forecast the start of every job that has just begun to wait."""
 
         def run_ms_of(job: Job, elapsed_ms: int) -> int:
-            return run_time(predictor, job, elapsed_ms, now_ms)[0]
+            if isinstance(predictor, AsTold):
+                return predictor.run_time(job, elapsed_ms)[0]
+            if elapsed_ms:
+                return predictor.exceed(job, elapsed_ms, now_ms)
+            return predictor.expect(job, now_ms)
 
         state = self.core.state
+        arrivals = state.recent_arrivals if isinstance(predictor, AsTold) else NO_ARRIVALS
         for job in arrived:
             record = state.jobs.get(job.id)
             if record is not None and record.queued and self._is_chosen(job):
-                number, arrivals = record.job.number, state.recent_arrivals
+                number = record.job.number
                 at_ms = forecast_start(state.cluster, now_ms, number, run_ms_of, arrivals)
                 if at_ms is not None:
                     self._unfinished[job.id, None].promised_ms = at_ms

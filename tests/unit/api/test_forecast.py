@@ -210,11 +210,9 @@ def test_unlike_commands_say_nothing_about_the_job_ahead() -> None:
     """Many short `echo` do not make a job with a limit of two hours end soon."""
     lab = a_lab()
     for number in range(20):
-        lab.submit(
-            a_job(id=f"echo{number}", gpus=8, estimate_ms=0, command=("echo", "hi"), name="")
-        )
+        lab.submit(whole(f"echo{number}", command=("echo", "hi"), name=""))
         lab.at(lab.now_ms + 1_000)
-        lab.end(f"echo{number}")
+        lab.ends(f"echo{number}")
     train = {"command": ("python", "train.py"), "name": "", "max_runtime_ms": 2 * HOUR}
     lab.submit(whole("train", **train), whole("waits", max_runtime_ms=HOUR))
     began_ms = lab.now_ms
