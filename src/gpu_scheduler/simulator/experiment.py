@@ -181,7 +181,7 @@ def _new_predictor(choice: PredictorChoice) -> Predictor:
 
 
 def _forecaster(conditions: Conditions, predictor: Predictor) -> Predictor:
-    """The predictor for forecasts: the history as users are told it, unless the caller chose another."""
+    """The predictor for forecasts: what users are told, unless the caller chose another."""
     if conditions.predictor is PredictorChoice.ORACLE:
         return predictor  # World gives the true run times to this oracle only.
     return Stated() if conditions.predictor is PredictorChoice.STATED else AsTold()
