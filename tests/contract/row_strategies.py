@@ -492,6 +492,9 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         promised_ms=TIME,
         basis=TEXT,
         start_ms=MAYBE_TIME,
+        forecast_ms=MAYBE_TIME,
+        earliest_ms=MAYBE_TIME,
+        latest_ms=MAYBE_TIME,
     ),
     "window": st.builds(
         AdvanceReservation,

@@ -234,6 +234,8 @@ def test_forecasts_are_found_by_start_and_expire_with_old_events(store: Store) -
     assert [row.job_id for row in store.estimates()] == ["a", "d"]
     assert [row.job_id for row in store.estimates(started_since_ms=0)] == ["b", "c"]
     assert store.estimates(started_since_ms=21) == [late]
+    assert [row.job_id for row in store.last_estimates(1)] == ["c"]
+    assert [row.job_id for row in store.last_estimates(9)] == ["c", "b"]
     store.commit([Removed(EstimateRow, "d"), replace(base, start_ms=25)])
     assert store.estimates() == []
     assert store.delete_expired(Cutoffs(events_ms=25)) == 1
