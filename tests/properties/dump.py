@@ -68,6 +68,7 @@ MEMOS = (JobShape, RequestShape, NodeClass)
 SHAPE_TABLES = (
     *("job_shapes", "shapes_of_base", "_shape_of", "_bases", "_next_shape", "gang_verdicts"),
     *("index._shape_of", "index._next_shape", "index._racks", "index._selected"),
+    *("index._numbers", "index._next_number"),
 )
 """Fields of the cluster state that find these again. Entries may be added at any time: that they
 change no plan is a property of its own (a rebuilt state gives the same plan)."""
