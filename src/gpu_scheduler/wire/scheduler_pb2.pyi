@@ -638,7 +638,7 @@ class UpdateTenantQuotaRequest(_message.Message):
     def __init__(self, tenant_id: _Optional[str] = ..., max_gpus: _Optional[float] = ..., max_gpu_memory_mb: _Optional[int] = ..., max_cpu_cores: _Optional[float] = ..., max_memory_mb: _Optional[int] = ..., max_concurrent_jobs: _Optional[int] = ..., max_gpu_hours: _Optional[float] = ..., max_pending_jobs: _Optional[int] = ..., budget_period: _Optional[str] = ..., user_max_gpus: _Optional[float] = ..., user_max_jobs: _Optional[int] = ..., user_max_pending_jobs: _Optional[int] = ..., user_max_gpu_hours: _Optional[float] = ..., fair_share_weight: _Optional[float] = ..., elastic: _Optional[bool] = ..., unlimited: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Tenant(_message.Message):
-    __slots__ = ("id", "name", "max_gpus", "max_gpu_memory_mb", "max_cpu_cores", "max_memory_mb", "max_concurrent_jobs", "max_gpu_hours", "priority_tier", "fair_share_weight", "allow_preemption", "can_preempt_others", "max_preemptions", "elastic", "current_gpus", "current_gpu_memory_mb", "current_cpu_cores", "current_memory_mb", "current_jobs", "used_gpu_hours", "max_pending_jobs", "budget_period", "user_max_gpus", "user_max_jobs", "user_max_pending_jobs", "user_max_gpu_hours", "linux_groups", "users", "admins")
+    __slots__ = ("id", "name", "max_gpus", "max_gpu_memory_mb", "max_cpu_cores", "max_memory_mb", "max_concurrent_jobs", "max_gpu_hours", "priority_tier", "fair_share_weight", "allow_preemption", "can_preempt_others", "max_preemptions", "elastic", "current_gpus", "current_gpu_memory_mb", "current_cpu_cores", "current_memory_mb", "current_jobs", "used_gpu_hours", "max_pending_jobs", "budget_period", "user_max_gpus", "user_max_jobs", "user_max_pending_jobs", "user_max_gpu_hours", "linux_groups", "users", "admins", "warnings")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MAX_GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -668,6 +668,7 @@ class Tenant(_message.Message):
     LINUX_GROUPS_FIELD_NUMBER: _ClassVar[int]
     USERS_FIELD_NUMBER: _ClassVar[int]
     ADMINS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     max_gpus: float
@@ -697,7 +698,8 @@ class Tenant(_message.Message):
     linux_groups: _containers.RepeatedScalarFieldContainer[str]
     users: _containers.RepeatedScalarFieldContainer[str]
     admins: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., max_gpus: _Optional[float] = ..., max_gpu_memory_mb: _Optional[int] = ..., max_cpu_cores: _Optional[float] = ..., max_memory_mb: _Optional[int] = ..., max_concurrent_jobs: _Optional[int] = ..., max_gpu_hours: _Optional[float] = ..., priority_tier: _Optional[str] = ..., fair_share_weight: _Optional[float] = ..., allow_preemption: _Optional[bool] = ..., can_preempt_others: _Optional[bool] = ..., max_preemptions: _Optional[int] = ..., elastic: _Optional[bool] = ..., current_gpus: _Optional[float] = ..., current_gpu_memory_mb: _Optional[int] = ..., current_cpu_cores: _Optional[float] = ..., current_memory_mb: _Optional[int] = ..., current_jobs: _Optional[int] = ..., used_gpu_hours: _Optional[float] = ..., max_pending_jobs: _Optional[int] = ..., budget_period: _Optional[str] = ..., user_max_gpus: _Optional[float] = ..., user_max_jobs: _Optional[int] = ..., user_max_pending_jobs: _Optional[int] = ..., user_max_gpu_hours: _Optional[float] = ..., linux_groups: _Optional[_Iterable[str]] = ..., users: _Optional[_Iterable[str]] = ..., admins: _Optional[_Iterable[str]] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., max_gpus: _Optional[float] = ..., max_gpu_memory_mb: _Optional[int] = ..., max_cpu_cores: _Optional[float] = ..., max_memory_mb: _Optional[int] = ..., max_concurrent_jobs: _Optional[int] = ..., max_gpu_hours: _Optional[float] = ..., priority_tier: _Optional[str] = ..., fair_share_weight: _Optional[float] = ..., allow_preemption: _Optional[bool] = ..., can_preempt_others: _Optional[bool] = ..., max_preemptions: _Optional[int] = ..., elastic: _Optional[bool] = ..., current_gpus: _Optional[float] = ..., current_gpu_memory_mb: _Optional[int] = ..., current_cpu_cores: _Optional[float] = ..., current_memory_mb: _Optional[int] = ..., current_jobs: _Optional[int] = ..., used_gpu_hours: _Optional[float] = ..., max_pending_jobs: _Optional[int] = ..., budget_period: _Optional[str] = ..., user_max_gpus: _Optional[float] = ..., user_max_jobs: _Optional[int] = ..., user_max_pending_jobs: _Optional[int] = ..., user_max_gpu_hours: _Optional[float] = ..., linux_groups: _Optional[_Iterable[str]] = ..., users: _Optional[_Iterable[str]] = ..., admins: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetMetricsRequest(_message.Message):
     __slots__ = ()
