@@ -2,13 +2,18 @@
 
 The jobs are of 500 shapes and 100 tenants; the cluster has 10,000 nodes with 8 GPUs each. `decide`
 must give out all 100 devices. Timed is the call of `decide` alone, which leaves the state as it
-was, so it can be repeated. The value is that of `fair`; `easy` and `fifo` stand beside it, and to
-meet the target all three must, by CPU time, also in the ratio of many jobs to few.
+was, so it can be repeated. The value is that of `fair`; `easy` and `fifo` stand beside it, and
+`tree`: `fair` with a quota tree of five levels, whose 100 leaves are the tenants, and guarantees in
+total and of two GPU models, so that half of the tenants may reclaim and the others hold more than
+they are guaranteed. To meet the target all of them must, by CPU time, also in the ratio of many
+jobs to few.
 """
 
 from __future__ import annotations
 
-from benchmarks.backlog import NOW_MS, Backlog
+from dataclasses import replace
+
+from benchmarks.backlog import NOW_MS, TENANTS, Backlog
 from benchmarks.progress import show
 from benchmarks.result import LESS, Result, result, rounded
 from benchmarks.stopwatch import Stopwatch, timed
@@ -17,6 +22,7 @@ from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.quota_tree import ANY_MODEL, NodeQuota, QuotaNode, checked_tree
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 TARGET_MS = 50
@@ -24,7 +30,43 @@ TARGET_RATIO = 2
 FREE_GPUS = 100
 FEW, MANY = 10_000, 100_000
 SEED = 1
-POLICIES = ("fair", "easy", "fifo")
+TREE = "tree"
+POLICIES = ("fair", "easy", "fifo", TREE)
+LEVELS = (2, 3, 5, 25, TENANTS)
+"""How many nodes the quota tree has on each level, from the top."""
+
+
+def quota_tree() -> tuple[QuotaNode, ...]:
+    """The five levels; the last tenant is guaranteed four times as much as the first."""
+    quotas = {
+        (len(LEVELS) - 1, number): {ANY_MODEL: 4 * share, "A100": 2 * share, "H100": share}
+        for number in range(TENANTS)
+        for share in (75 + 5 * number // 2,)
+    }
+    nodes = []
+    for level in reversed(range(len(LEVELS))):
+        for number in range(LEVELS[level]):
+            own = quotas[level, number]
+            above = number * LEVELS[level - 1] // LEVELS[level] if level else 0
+            total = quotas.setdefault((level - 1, above), {})
+            for model, gpus in own.items():
+                total[model] = total.get(model, 0) + gpus
+            nodes.append(
+                QuotaNode(
+                    name=_node_name(level, number),
+                    parent=_node_name(level - 1, above) if level else "",
+                    quotas=tuple(
+                        NodeQuota(model=model, guaranteed_milli=gpus * WHOLE_MILLI)
+                        for model, gpus in own.items()
+                    ),
+                )
+            )
+    return checked_tree(nodes)
+
+
+def _node_name(level: int, number: int) -> str:
+    is_leaf = level == len(LEVELS) - 1
+    return f"tenant-{number}" if is_leaf else f"level-{level}-{number}"
 
 
 def measure(repeats: int) -> Result:
@@ -52,7 +94,9 @@ def measure(repeats: int) -> Result:
 
 
 def _figure(name: str, repeats: int) -> dict[str, float]:
-    policy = preset(name)
+    policy = preset("fair" if name == TREE else name)
+    if name == TREE:
+        policy = replace(policy, quota_tree=quota_tree())
     show(f"cycle: filling the cluster for {name}")
     backlog = Backlog(policy, SEED)
     backlog.fill()

@@ -122,6 +122,19 @@ def test_maximum_of_a_department_holds_for_all_its_teams() -> None:
     )
 
 
+def test_jobs_behind_one_that_is_over_a_maximum_have_its_reason_without_being_examined() -> None:
+    lab = QuotaLab(a_quota("physics", gpus(4, most=8)))
+    lab.submit("physics", 8)
+    lab.settle()
+    waiting = [lab.submit("physics", gpus=size)[0] for size in (1, 2, 4, 8)]
+    small = lab.submit("physics", gpus=0)
+    lab.cycle()
+    assert lab.plan.examined == 2
+    assert small[0] in lab.running()
+    for job, size in zip(waiting, (1, 2, 4, 8), strict=True):
+        assert f"may hold 8 GPUs and holds 8, so {size} more wait" in lab.why(job)
+
+
 def test_team_gets_its_guarantee_back_at_the_maximum_of_its_department() -> None:
     lab = QuotaLab(
         a_quota("physics", gpus(6, most=8)),

@@ -29,8 +29,8 @@ from gpu_scheduler.engine.preemption.preemptor import (
     same_tenant_reason,
 )
 from gpu_scheduler.engine.preemption.victims import FreedPlace, SearchSpace
-from gpu_scheduler.engine.queue import Entry, JobContext, JobShape, Merge
-from gpu_scheduler.engine.quota.rules import Amounts
+from gpu_scheduler.engine.queue import Entry, Group, JobContext, JobShape, Merge
+from gpu_scheduler.engine.quota.rules import Amounts, is_for_gpus
 from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.engine.quota.usage import CycleHoldings, QuotaUsage
 from gpu_scheduler.engine.reservation.advance_reservations import AdvanceReservations
@@ -41,7 +41,7 @@ from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Plan, Reservation, ResumePoint, Start
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
@@ -603,7 +603,10 @@ class _BlockedJobs:
         """Consider no more jobs that need this room; no more GPU jobs if no GPU is left."""
         state = self._context.state
         self._merge.drop_shape(shape.id)
-        if self._preempts and (self._attempts.is_left() or self._others_may_preempt):
+        if self._preempts and self._others_may_preempt:
+            self._give_up(shape)
+            return
+        if self._preempts and self._attempts.is_left():
             return
         for alike in state.shapes_of_base[shape.base]:
             self._merge.drop_shape(alike.id)
@@ -611,9 +614,40 @@ class _BlockedJobs:
         if not self._gave_up_gpus and state.index.is_full:
             self._gave_up_gpus = True
             for other in state.job_shapes.values():
-                if all(member.share for member in other.members) and other.needs_gpus:
+                if other.ends_with_gpus:
                     self._merge.drop_shape(other.id)
                     self._plan.shape_reasons.setdefault(other.id, _NO_ROOM)
+
+    def _give_up(self, shape: JobShape) -> None:
+        """Consider no more jobs that need this room, unless they may evict for what is guaranteed.
+
+        No reasons are kept for their shapes, as each tenant has shapes of its own.
+        """
+        state, waiting = self._context.state, self._context.state.queue.batch_shapes
+        self._merge.give_up(waiting.get(shape.base, ()), self._may_evict)
+        if not self._gave_up_gpus and state.index.is_full:
+            self._gave_up_gpus = True
+            for base, shapes in waiting.items():
+                if state.shapes_of_base[base][0].ends_with_gpus:
+                    self._merge.give_up(shapes, self._may_evict)
+
+    def _may_evict(self, group: Group) -> bool:
+        """Tell whether victims may still be searched for a job of the group."""
+        is_left = self._attempts.is_left
+        tenant, user, pool = group.key
+        tree = self._context.quota.admission.tree
+        if pool is Pool.ONLINE and self._context.state.pools:
+            return True
+        if is_left(AttemptClass.TENANT_GUARANTEED) and tree.may_reclaim(tenant, user):
+            return True
+        largest = max(group.sizes)
+        if is_left() and not tree.may_reclaim(tenant, user, largest):
+            return True
+        return (
+            is_left(AttemptClass.GUARANTEED_AT_QUOTA)
+            and tree.is_at_maximum(tenant, user, largest)
+            and tree.may_reclaim(tenant, user)
+        )
 
     def _exclusion_reason(self, job: JobContext) -> Reason:
         """The advance reservation that a job waits for, if it would fit without; else no room."""
@@ -634,14 +668,17 @@ class _BlockedJobs:
         if not self._preempts:
             return False
         entry, policy, now_ms = job.entry, self._context.policy, self._context.now_ms
-        guaranteed = self._context.quota.right(entry) is not None
+        is_left = self._attempts.is_left
+        attempt = AttemptClass.BATCH
         if job.within_pool_guarantee:
             attempt = AttemptClass.ONLINE_GUARANTEED
         elif entry.shape.interactive:
             attempt = AttemptClass.INTERACTIVE
-        else:
-            attempt = AttemptClass.TENANT_GUARANTEED if guaranteed else AttemptClass.BATCH
-        if not self._attempts.is_left(attempt):
+        elif not is_left() and not is_left(AttemptClass.TENANT_GUARANTEED):
+            return False
+        elif self._context.quota.right(entry) is not None:
+            attempt = AttemptClass.TENANT_GUARANTEED
+        if not is_left(attempt):
             return False
         if old is not None and old.claim and old.at_ms + policy.eviction_ms > now_ms:
             return False
@@ -729,19 +766,33 @@ class _BlockedJobs:
         )
 
     def _skip_account(self, entry: Entry, refused: Reason) -> None:
-        """Consider no more jobs of the shape in this pass: of one user, or of the tenant."""
-        if refused.code is not ReasonCode.ARRAY_LIMIT and refused.get("resource") != HOURS:
-            job = entry.waiting.job
-            user = str(refused.get("user") or "")
-            account = (job.tenant, job.user, job.pool) if user else (job.tenant, "", job.pool)
-            self._merge.dead_here.add((account, entry.shape.id))
-            self._plan.tenant_reasons[job.tenant, user, entry.shape.id] = refused
+        """Consider no more jobs of the shape in this pass: of one user, or of the tenant.
+
+        Nor any that need as many GPUs, if these are more than the account may have.
+        """
+        if refused.code is ReasonCode.ARRAY_LIMIT or refused.get("resource") == HOURS:
+            return
+        job = entry.waiting.job
+        user = job.user if refused.get("user") else ""
+        account = (job.tenant, user, job.pool)
+        self._merge.drop_shape_for(account, entry.shape.id)
+        self._plan.tenant_reasons[job.tenant, user, entry.shape.id] = refused
+        tree = self._context.quota.admission.tree
+        if (
+            is_for_gpus(refused)
+            and job.preemptible
+            and entry.shape.least_gpu_milli
+            and not entry.shape.interactive
+            and not tree.may_reclaim(job.tenant, job.user)
+        ):
+            self._merge.close(account, entry.shape.least_gpu_milli)
+            self._plan.account_reasons[account] = (entry.shape.least_gpu_milli, refused)
 
     def skip_narrowed(self, entry: Entry) -> None:
         """Consider no more such jobs: only GPUs of models that their quota closes may be free."""
         job = entry.waiting.job
         reason = self._context.quota.closing_reason(entry)
-        self._merge.dead_here.add(((job.tenant, job.user, job.pool), entry.shape.id))
+        self._merge.drop_shape_for(entry.group.key, entry.shape.id)
         self._plan.tenant_reasons.setdefault((job.tenant, job.user, entry.shape.id), reason)
 
     def _preempt_same_tenant(self, job: JobContext, refused: Reason) -> Reason | None:

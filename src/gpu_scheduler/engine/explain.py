@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpu_scheduler.engine.placement.capacity import described
 from gpu_scheduler.engine.placement.gangs import most_members, place_gang
 from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.quota.rules import for_gpus
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_resources import NodeResources
@@ -35,6 +36,10 @@ class Reasons:
         self._of_tenants: dict[tuple[str, str], list[Reason]] = {}
         for tenant, shape, reason in plan.tenant_reasons:
             self._of_tenants.setdefault((tenant, shape), []).append(reason)
+        self._of_accounts = {
+            (tenant, user, pool): (milli, reason)
+            for tenant, user, pool, milli, reason in plan.account_reasons
+        }
         self._is_up = any(resources.bucket >= 0 for resources in state.index.by_id.values())
         self._expanded: dict[str, Reason] = {}
         """What is missing for jobs of one shape; looking at all nodes again would say the same."""
@@ -91,6 +96,10 @@ class Reasons:
             of_pool, of_user = reason.get("pool"), reason.get("user")
             if of_pool in {None, job.pool.value} and of_user in {None, job.user}:
                 return reason
+        for user in (job.user, ""):
+            milli, refused = self._of_accounts.get((job.tenant, user, job.pool), (0, None))
+            if refused is not None and milli <= entry.shape.least_gpu_milli:
+                return for_gpus(refused, entry.shape.least_gpu_milli)
         return None
 
 

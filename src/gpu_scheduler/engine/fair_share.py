@@ -78,6 +78,7 @@ class FairShare:
         self._state = state
         self._on = order.is_fair
         self._added: dict[str | tuple[str, str], int] = {}
+        self._parts: dict[str | tuple[str, str], int] = {}
         self._cache: dict[tuple[str, str], int] = {}
         if not self._on:
             return
@@ -126,10 +127,9 @@ class FairShare:
         accounts: list[str | tuple[str, str]] = [*path, (job.tenant, job.user)]
         for account in accounts:
             self._added[account] = self._added.get(account, 0) + usage
+            self._parts.pop(account, None)
         # What a node above the tenant has used counts for all tenants below it.
-        top = path[-1]
-        for known in [known for known in self._cache if self._path[known[0]][-1] == top]:
-            del self._cache[known]
+        self._cache.clear()
 
     def _weight(self, name: str) -> int:
         """The weight of a node among the children of its parent."""
@@ -148,17 +148,33 @@ class FairShare:
         return self._added.get((tenant, user), 0) + (usage.usage if usage else 0)
 
     def _penalty(self, tenant: str, user: str) -> int:
-        order = self._order
-        penalty = 0
-        if order.fair_ms:
+        found = 0
+        if self._order.fair_ms:
+            found += sum(self._part_of_node(name) for name in self._path[tenant])
+        if self._order.user_fair_ms:
+            found += self._part_of_user(tenant, user)
+        return found
+
+    def _part_of_node(self, name: str) -> int:
+        """What the use of a node adds to all jobs below it."""
+        part = self._parts.get(name)
+        if part is None:
             nodes = self._state.quota_nodes
-            for name in self._path[tenant]:
-                usage = self._usage.get(name, 0) + self._added.get(name, 0)
-                level = self._levels[nodes[name].parent if name in nodes else ""]
-                ratio = level.ratio_milli(usage, self._weight(name))
-                penalty += order.fair_ms * min(order.fair_cap * MILLI, ratio) // MILLI
-        if order.user_fair_ms:
-            weight = self._user_weight(tenant, user)
-            ratio = self._users[tenant].ratio_milli(self._user_usage(tenant, user), weight)
-            penalty += order.user_fair_ms * min(order.fair_cap * MILLI, ratio) // MILLI
-        return penalty
+            level = self._levels[nodes[name].parent if name in nodes else ""]
+            usage = self._usage.get(name, 0) + self._added.get(name, 0)
+            ratio = level.ratio_milli(usage, self._weight(name))
+            part = self._parts[name] = self._order.fair_ms * self._capped(ratio) // MILLI
+        return part
+
+    def _part_of_user(self, tenant: str, user: str) -> int:
+        """What the use of a user adds to its jobs."""
+        part = self._parts.get((tenant, user))
+        if part is None:
+            usage = self._user_usage(tenant, user)
+            ratio = self._users[tenant].ratio_milli(usage, self._user_weight(tenant, user))
+            part = self._order.user_fair_ms * self._capped(ratio) // MILLI
+            self._parts[tenant, user] = part
+        return part
+
+    def _capped(self, ratio_milli: int) -> int:
+        return min(self._order.fair_cap * MILLI, ratio_milli)

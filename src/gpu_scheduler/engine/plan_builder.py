@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpu_scheduler.engine.queue import GroupKey
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.plan import Eviction, Plan, Reservation, ResumePoint, Start
 from gpu_scheduler.model.reasons import Reason
@@ -14,7 +15,8 @@ class PlanBuilder:
     """Starts and evictions in the order in which they were decided, and reasons.
 
     `job_reasons` are kept by job number, `shape_reasons` by the id of a job shape, and
-    `tenant_reasons` by tenant, user (empty: all users) and the id of a job shape.
+    `tenant_reasons` by tenant, user (empty: all users) and the id of a job shape. `account_reasons`
+    are kept by account, with the least GPUs of the jobs that they are for.
     """
 
     starts: list[Start] = field(default_factory=list)
@@ -22,6 +24,7 @@ class PlanBuilder:
     job_reasons: dict[int, Reason] = field(default_factory=dict)
     shape_reasons: dict[int, Reason] = field(default_factory=dict)
     tenant_reasons: dict[tuple[str, str, int], Reason] = field(default_factory=dict)
+    account_reasons: dict[GroupKey, tuple[int, Reason]] = field(default_factory=dict)
     examined: int = 0
 
     def plan(
@@ -55,6 +58,9 @@ class PlanBuilder:
                     (tenant, shapes[shape].name, reason)
                     for (tenant, _, shape), reason in self.tenant_reasons.items()
                 )
+            ),
+            account_reasons=tuple(
+                sorted((*key, *reason) for key, reason in self.account_reasons.items())
             ),
             examined=self.examined,
             complete=complete,

@@ -7,7 +7,7 @@ not fit, not all that wait.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from operator import lt
@@ -28,8 +28,10 @@ class JobShape:
 
     __slots__ = (
         "base",
+        "ends_with_gpus",
         "id",
         "interactive",
+        "least_gpu_milli",
         "members",
         "min_members",
         "name",
@@ -52,7 +54,7 @@ class JobShape:
         """Job shapes with the same `base` need the same room, whatever their rank.
 
         `interactive` ones may stop batch jobs. The id depends on what came before; the name says
-        the same in every process.
+        the same in every process. Those that `ends_with_gpus` have no place when no GPU is free.
         """
         self.id = shape_id
         requests = [member.request for member in members]
@@ -66,6 +68,8 @@ class JobShape:
         self.needs_gpus = any(
             member.uses_gpus and not member.request.mig_profile for member in members[:min_members]
         )
+        self.ends_with_gpus = self.needs_gpus and all(member.share for member in members)
+        self.least_gpu_milli = sum(request.gpu_milli for request in requests[:min_members])
 
 
 class Entry:
@@ -108,19 +112,40 @@ class JobContext:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The queue of one (tenant, user, pool). `heads` has the first job of every shape."""
+    """The queue of one (tenant, user, pool). `heads` has the first job of every shape.
+
+    `sizes` counts the jobs by the least GPUs that they can start with.
+    """
 
     key: GroupKey
     by_shape: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     heads: list[tuple[int, int, int]] = field(default_factory=list)
     size: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+    interactive: int = 0
+
+    @property
+    def waiting_milli(self) -> int:
+        """The GPUs that its jobs wait for, each with as few members as it needs."""
+        return sum(milli * count for milli, count in self.sizes.items())
+
+    def count(self, shape: JobShape, change: int) -> None:
+        """Count so many more jobs of a shape, or fewer."""
+        self.size += change
+        self.interactive += change * shape.interactive
+        milli = shape.least_gpu_milli
+        left = self.sizes.get(milli, 0) + change
+        if left:
+            self.sizes[milli] = left
+        else:
+            del self.sizes[milli]
 
     def add(self, entry: Entry) -> None:
         """Insert by key and number."""
         shape_id = entry.shape.id
         item = (entry.key, entry.number)
         line = self.by_shape.get(shape_id)
-        self.size += 1
+        self.count(entry.shape, 1)
         if line is None:
             self.by_shape[shape_id] = [item]
             insort(self.heads, (*item, shape_id))
@@ -137,7 +162,7 @@ class Group:
         line = self.by_shape[shape_id]
         place = bisect_left(line, item)
         del line[place]
-        self.size -= 1
+        self.count(entry.shape, -1)
         if place == 0:
             self._drop_head(item, shape_id)
             if line:
@@ -150,13 +175,18 @@ class Group:
 
 
 class Queue:
-    """All groups, and every entry by its job's number."""
+    """All groups, and every entry by its job's number.
+
+    `of_shape` counts the jobs of every shape. `batch_shapes` are the ids of shapes that need the
+    same room, by their base, without those of interactive jobs.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
         self.groups: dict[GroupKey, Group] = {}
         self.entries: dict[int, Entry] = {}
         self.of_shape: dict[int, int] = {}
+        self.batch_shapes: dict[int, set[int]] = {}
 
     def __len__(self) -> int:
         """How many jobs wait."""
@@ -173,7 +203,11 @@ class Queue:
         """Let a job wait."""
         self.entries[entry.number] = entry
         entry.group.add(entry)
-        self.of_shape[entry.shape.id] = self.of_shape.get(entry.shape.id, 0) + 1
+        shape = entry.shape
+        known = self.of_shape.get(shape.id, 0)
+        self.of_shape[shape.id] = known + 1
+        if not known and not shape.interactive:
+            self.batch_shapes.setdefault(shape.base, set()).add(shape.id)
 
     def add_alike(self, entries: list[Entry]) -> None:
         """Let jobs of one group and one shape wait, of which another one waits already."""
@@ -182,7 +216,7 @@ class Queue:
         items = [(entry.key, entry.number) for entry in entries]
         if items[0] > line[-1] and all(map(lt, items, items[1:])):
             line += items
-            group.size += len(items)
+            group.count(entries[0].shape, len(items))
         else:
             for entry in entries:
                 group.add(entry)
@@ -196,11 +230,16 @@ class Queue:
         group.remove(entry)
         if not group.size:
             del self.groups[group.key]
-        left = self.of_shape[entry.shape.id] - 1
+        shape = entry.shape
+        left = self.of_shape[shape.id] - 1
         if left:
-            self.of_shape[entry.shape.id] = left
-        else:
-            del self.of_shape[entry.shape.id]
+            self.of_shape[shape.id] = left
+            return entry
+        del self.of_shape[shape.id]
+        alike = self.batch_shapes.get(shape.base, set())
+        alike.discard(shape.id)
+        if not alike:
+            self.batch_shapes.pop(shape.base, None)
         return entry
 
     def peek(self) -> Entry | None:
@@ -213,6 +252,9 @@ class Queue:
         return iter(sorted(self.entries.values(), key=lambda entry: (entry.key, entry.number)))
 
 
+_NONE: frozenset[int] = frozenset()
+
+
 @dataclass(slots=True, eq=False)
 class _Cursor:
     """A walk through one group in order, past shapes that are known not to fit."""
@@ -222,13 +264,20 @@ class _Cursor:
     later: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def peek(
-        self, dead: set[int], dead_here: set[tuple[GroupKey, int]]
+        self,
+        dead: set[int],
+        dropped_for: Mapping[GroupKey, set[int]],
+        is_closed: Callable[[int], bool] | None,
     ) -> tuple[int, int, int] | None:
         """The next (key, number, shape) that is worth a look."""
         heads = self.group.heads
         later = self.later
-        key = self.group.key
-        tenant_key = (key[0], "", key[2])
+        here: Set[int] = _NONE
+        of_tenant: Set[int] = _NONE
+        if dropped_for:
+            tenant, _, pool = self.group.key
+            here = dropped_for.get(self.group.key, _NONE)
+            of_tenant = dropped_for.get((tenant, "", pool), _NONE)
         while True:
             if self.place < len(heads):
                 head = heads[self.place]
@@ -239,8 +288,11 @@ class _Cursor:
             else:
                 return None
             shape = head[2]
-            if shape not in dead and not (
-                dead_here and ((tenant_key, shape) in dead_here or (key, shape) in dead_here)
+            if (
+                shape not in dead
+                and shape not in here
+                and shape not in of_tenant
+                and not (is_closed is not None and is_closed(head[1]))
             ):
                 return head
             self._drop(head)
@@ -263,15 +315,20 @@ class _Cursor:
 class Merge:
     """The queues as one, by static key plus what each account's use adds to it.
 
-    `dead_here` are shapes that are left out for one group; without a user, for a tenant and pool.
-    What an account's use adds only grows during a cycle, so an old value in the heap is a lower
-    bound, and the heap is put right when the entry comes up.
+    Left out are jobs of shapes that were dropped, everywhere or for one account; those of shapes
+    that were given up, unless their group may evict others; and those of closed accounts that need
+    as many GPUs, except interactive ones. What an account's use adds only grows during a cycle, so
+    an old value in the heap is a lower bound, and the heap is put right when the entry comes up.
     """
 
     def __init__(self, queue: Queue, penalty_ms: Callable[[GroupKey], int]) -> None:
         """Start with the first job of every group."""
-        self.dead_here: set[tuple[GroupKey, int]] = set()
+        self._dropped_for: dict[GroupKey, set[int]] = {}
         self._dead: set[int] = set()
+        self._given_up: set[int] = set()
+        self._may_evict: Callable[[Group], bool] = lambda _group: False
+        self._not_exempt: set[Group] = set()
+        self._closed_from: dict[GroupKey, int] = {}
         self._of_shape = queue.of_shape
         self._entries = queue.entries
         self._penalty_ms = penalty_ms
@@ -288,7 +345,22 @@ class Merge:
             return None
         while heap:
             stored, number, cursor = heap[0]
-            head = cursor.peek(self._dead, self.dead_here)
+            group = cursor.group
+            dead = self._dead
+            if len(self._given_up) > len(dead) and not self._is_exempt(group):
+                dead = self._given_up
+            is_closed = None
+            if self._closed_from:
+                closed_from = self._closed(group.key)
+                if closed_from is not None:
+                    if closed_from <= min(group.sizes) and not group.interactive:
+                        heappop(heap)
+                        continue
+                    is_closed = self._closed_test(closed_from)
+            if len(dead) == len(self._of_shape):
+                heappop(heap)
+                continue
+            head = cursor.peek(dead, self._dropped_for, is_closed)
             if head is None:
                 heappop(heap)
                 continue
@@ -303,6 +375,48 @@ class Merge:
         """Return no more jobs of a shape."""
         if shape_id in self._of_shape:
             self._dead.add(shape_id)
+            self._given_up.add(shape_id)
+
+    def drop_shape_for(self, account: GroupKey, shape_id: int) -> None:
+        """Return no more jobs of a shape of one account; without a user, of a tenant and pool."""
+        self._dropped_for.setdefault(account, set()).add(shape_id)
+
+    def close(self, account: GroupKey, gpu_milli: int) -> None:
+        """Return no more jobs of an account that need so many GPUs; without a user, of a tenant."""
+        self._closed_from[account] = min(gpu_milli, self._closed_from.get(account, gpu_milli))
+
+    def give_up(self, shapes: Iterable[int], may_evict: Callable[[Group], bool]) -> None:
+        """Return no more jobs of these waiting shapes, except those of some groups.
+
+        `may_evict` tells which groups are exempt; one that is not exempt is not later.
+        """
+        self._may_evict = may_evict
+        self._given_up.update(shapes)
+
+    def _is_exempt(self, group: Group) -> bool:
+        """Tell whether jobs of the group are returned although their shape was given up."""
+        if group in self._not_exempt:
+            return False
+        is_exempt = self._may_evict(group)
+        if not is_exempt:
+            self._not_exempt.add(group)
+        return is_exempt
+
+    def _closed(self, key: GroupKey) -> int | None:
+        """From how many GPUs on jobs of a group are left out."""
+        if not self._closed_from:
+            return None
+        found = (self._closed_from.get(key), self._closed_from.get((key[0], "", key[2])))
+        return min((milli for milli in found if milli is not None), default=None)
+
+    def _closed_test(self, closed_from: int) -> Callable[[int], bool]:
+        """A test whether a job needs so many GPUs."""
+
+        def is_closed(number: int) -> bool:
+            shape = self._entries[number].shape
+            return shape.least_gpu_milli >= closed_from and not shape.interactive
+
+        return is_closed
 
     def leave(self) -> None:
         """Go on behind the entry that `next` has just returned."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason
 
 
@@ -186,7 +186,8 @@ class ResumePoint:
 class Plan:
     """Starts, evictions and reservations in the order in which they were decided.
 
-    Reasons are kept per job, per job shape, or per tenant and job shape. A cycle that ran out of
+    Reasons are kept per job, per job shape, per tenant and job shape, or per tenant, user (empty:
+    all users) and pool for all jobs that need at least so many milli-GPUs. A cycle that ran out of
     its budget is not `complete`; the next one examines the head of the queue again, and then
     continues behind `resume_after`.
     """
@@ -197,6 +198,7 @@ class Plan:
     job_reasons: tuple[tuple[str, Reason], ...] = ()
     shape_reasons: tuple[tuple[str, Reason], ...] = ()
     tenant_reasons: tuple[tuple[str, str, Reason], ...] = ()
+    account_reasons: tuple[tuple[str, str, Pool, int, Reason], ...] = ()
     examined: int = 0
     complete: bool = True
     resume_after: ResumePoint | None = None

@@ -71,8 +71,36 @@ def test_shape_can_be_skipped_in_one_tenant_only() -> None:
     jobs = [a_job(number=n, tenant="ab"[n % 2], submit_ms=n) for n in range(1, 5)]
     state = a_state(queue=jobs)
     merge = merged(state)
-    merge.dead_here.add((("a", "", Pool.BATCH), state.queue.entries[1].shape.id))
+    merge.drop_shape_for(("a", "", Pool.BATCH), state.queue.entries[1].shape.id)
     assert numbers(merge) == [1, 3]
+
+
+def test_shape_that_is_given_up_is_left_to_exempt_groups() -> None:
+    jobs = [a_job(number=n, tenant="ab"[n % 2], submit_ms=n) for n in range(1, 5)]
+    state = a_state(queue=jobs)
+    merge = merged(state)
+    shape = state.queue.entries[1].shape
+    merge.give_up(state.queue.batch_shapes[shape.base], lambda group: group.key[0] == "a")
+    assert numbers(merge) == [2, 4]
+
+
+def test_closed_account_keeps_jobs_that_need_fewer_gpus() -> None:
+    jobs = [a_job(number=n, tenant="ab"[n % 2], gpus=n, submit_ms=n) for n in range(1, 5)]
+    merge = merged(a_state(queue=jobs))
+    merge.close(("b", "", Pool.BATCH), 2000)
+    assert numbers(merge) == [1, 2, 4]
+
+
+def test_group_counts_what_its_jobs_wait_for() -> None:
+    jobs = [a_job(number=n, gpus=n % 3, submit_ms=n) for n in range(1, 7)]
+    state = a_state(queue=jobs)
+    (group,) = state.queue.groups.values()
+    assert group.sizes == {0: 2, 1000: 2, 2000: 2}
+    assert group.waiting_milli == 6000
+    state.dequeue(1)
+    state.dequeue(3)
+    state.dequeue(6)
+    assert group.sizes == {1000: 1, 2000: 2}
 
 
 def test_job_can_leave_middle_of_queue() -> None:

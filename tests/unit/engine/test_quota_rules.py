@@ -147,7 +147,7 @@ def test_owner_with_waiting_jobs_lends_nothing() -> None:
         elastic("vision", 4),
         elastic("speech", 4),
         held={"vision": 4},
-        waiting_tenants=frozenset({"speech"}),
+        waiting={("speech", "", Pool.BATCH): 1000},
     )
     assert refusal(admission, a_job(gpus=1)) is not None
     assert refusal(admission, a_job(tenant="speech", gpus=4)) is None

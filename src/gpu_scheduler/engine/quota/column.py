@@ -8,7 +8,7 @@ reclaiming ends. Invariant: the sums that a node keeps of its children are up to
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -53,7 +53,7 @@ class Reserve(Enum):
 
 
 class Node:
-    """A node with what it holds now."""
+    """A node with what it holds now. `path` is this node and all above it, the root last."""
 
     __slots__ = (
         "children_idle",
@@ -62,6 +62,7 @@ class Node:
         "key",
         "limits",
         "parent",
+        "path",
         "promised",
         "used",
         "waiting",
@@ -73,6 +74,7 @@ class Node:
         self.key = limits.key
         self.limits = limits
         self.parent = parent
+        self.path: tuple[Node, ...] = (self,) if parent is None else (self, *parent.path)
         self.used = 0
         self.waiting = 0
         self.withheld = 0
@@ -91,13 +93,6 @@ class Node:
         """What it holds beyond its guarantee: so much can be reclaimed."""
         return max(0, self.used - self.limits.guaranteed)
 
-    def path(self) -> Iterator[Node]:
-        """This node and all above it, the root last."""
-        node: Node | None = self
-        while node is not None:
-            yield node
-            node = node.parent
-
     def reserved_beside(self, child: Node | None, reserve: Reserve) -> int:
         """What the other children keep for themselves."""
         if reserve is Reserve.WITHHELD:
@@ -108,7 +103,7 @@ class Node:
 
     def add(self, milli: int) -> None:
         """Hold so much more (or less), and so do all above it."""
-        for node in self.path():
+        for node in self.path:
             idle = node.idle
             node.used += milli
             if node.parent is not None:
@@ -120,13 +115,17 @@ class Node:
         self.waiting += milli
         self.update()
 
+    def reserves(self) -> tuple[int, int]:
+        """What this node and those below do not lend, and what they lend at most until asked."""
+        limits = self.limits
+        kept = min(limits.guaranteed, max(limits.kept, self.used + max(0, self.waiting)))
+        withheld = max(0, kept - self.used, self.children_withheld)
+        return withheld, max(self.idle, self.children_promised)
+
     def update(self) -> None:
-        """Compute afresh what this node and those above it do not lend, or only lend."""
-        for node in self.path():
-            limits = node.limits
-            kept = min(limits.guaranteed, max(limits.kept, node.used + max(0, node.waiting)))
-            withheld = max(0, kept - node.used, node.children_withheld)
-            promised = max(node.idle, node.children_promised)
+        """Compute the reserves of this node and those above it afresh."""
+        for node in self.path:
+            withheld, promised = node.reserves()
             if node.parent is not None:
                 node.parent.children_withheld += withheld - node.withheld
                 node.parent.children_promised += promised - node.promised
@@ -161,10 +160,24 @@ class Column:
         self.nodes: dict[Key, Node] = {ROOT: self.root}
         for each in by_key.values():
             self._add(each, by_key)
-        for node in self.nodes.values():
+        self.load({}, {})
+
+    def load(self, held: Mapping[Key, int], waiting: Mapping[Key, int]) -> None:
+        """Begin with what the jobs of some nodes hold, and what their waiting jobs need."""
+        for key, milli in held.items():
+            for node in self.at(key).path:
+                node.used += milli
+        for key, milli in waiting.items():
+            self.at(key).waiting += milli
+        nodes = sorted(self.nodes.values(), key=lambda node: -len(node.path))
+        for node in nodes:
+            node.children_idle = node.children_withheld = node.children_promised = 0
+        for node in nodes:
+            node.withheld, node.promised = node.reserves()
             if node.parent is not None:
                 node.parent.children_idle += node.idle
-            node.update()
+                node.parent.children_withheld += node.withheld
+                node.parent.children_promised += node.promised
 
     def copy(self) -> Column:
         """The same nodes with the same use, which can be changed without changing this."""
@@ -173,7 +186,7 @@ class Column:
         for key, node in self.nodes.items():
             other = copy.nodes[key]
             for name in Node.__slots__:
-                if name not in {"key", "limits", "parent"}:
+                if name not in {"key", "limits", "parent", "path"}:
                     setattr(other, name, getattr(node, name))
         return copy
 
@@ -191,7 +204,7 @@ class Column:
 
     def over_maximum(self, key: Key, milli: int) -> Node | None:
         """The lowest node that may not hold so much more, or None."""
-        for node in self.at(key).path():
+        for node in self.at(key).path:
             most = node.limits.maximum
             if most is not None and node.used + milli > most:
                 return node
@@ -212,7 +225,7 @@ class Column:
         """
         child = None
         reserved = 0
-        for node in self.at(key).path():
+        for node in self.at(key).path:
             reserved += node.reserved_beside(child, reserve)
             if milli <= node.limits.guaranteed - node.used - reserved:
                 return node
@@ -225,11 +238,11 @@ class Column:
         if covering is None or covering.parent is None:
             return None
         above = []
-        for node in covering.parent.path():
+        for node in covering.parent.path:
             above.append(node.key)
             if node.used + milli > node.limits.guaranteed:
                 break
-        path = frozenset(node.key for node in self.at(key).path())
+        path = frozenset(node.key for node in self.at(key).path)
         return Entitlement(frozenset(above), path)
 
     def leaves_guarantees(
@@ -239,7 +252,7 @@ class Column:
 
         A node that yields needs only borrow something.
         """
-        for node in self.at(key).path():
+        for node in self.at(key).path:
             if node.key in path:
                 break
             left = node.used - node.limits.guaranteed - reclaimed.get((self.name, node.key), 0)
@@ -249,7 +262,7 @@ class Column:
 
     def is_lent(self, right: Entitlement, key: Key, milli: int, reclaimed: Reclaimed) -> bool:
         """Tell whether a job of this node and size holds what the entitled job may reclaim."""
-        meets = next(node for node in self.at(key).path() if node.key in right.path)
+        meets = next(node for node in self.at(key).path if node.key in right.path)
         return meets.key in right.above and self.leaves_guarantees(
             key, milli, right.path, reclaimed
         )

@@ -7,7 +7,7 @@ None if the job may start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from gpu_scheduler.model.request import WHOLE_MILLI, Request, mig_memory_mb
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant
 
 if TYPE_CHECKING:
+    from gpu_scheduler.engine.queue import GroupKey
     from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 
 WHOLE_PERCENT = 100
@@ -219,11 +220,11 @@ class Admission:
         limits: TreeLimits,
         holdings: Holdings,
         tenant_usage: dict[str, AccountUsage],
-        waiting_tenants: frozenset[str] = frozenset(),
+        waiting: Mapping[GroupKey, int] | None = None,
         user_usage: dict[tuple[str, str], AccountUsage] | None = None,
         policy: Policy | None = None,
     ) -> None:
-        """`waiting_tenants` need their own elastic quota, so they lend nothing of it."""
+        """`waiting` are the GPUs that the jobs of each group wait for: these are not lent."""
         self._user_usage = user_usage or {}
         self._policy = policy or Policy()
         self._user_quotas: dict[str, Quota] = {}
@@ -232,33 +233,29 @@ class Admission:
         self._tenant_usage = tenant_usage
         self._limits = limits
         self.holdings = holdings
-        self.tree = self._tree_in_use(waiting_tenants)
+        self._closed: dict[Hashable, Mapping[str, Reason]] = {}
+        self.tree = self._tree_in_use(waiting or {})
 
-    def _tree_in_use(self, waiting: frozenset[str]) -> QuotaTree:
-        """The quota tree with what is held; an elastic tenant keeps what it used recently."""
+    def _tree_in_use(self, waiting: Mapping[GroupKey, int]) -> QuotaTree:
+        """The quota tree with what is held.
+
+        An elastic tenant keeps what it used recently, and all of its quota while its jobs wait.
+        """
+        waiting_tenants = {tenant for tenant, _, _ in waiting}
         kept = {
             tenant.id: (tenant.quota.gpu_milli or 0)
-            if tenant.id in waiting
+            if tenant.id in waiting_tenants
             else self._tenant_usage.get(tenant.id, _NOTHING_SPENT).recent_gpu_milli
             for tenant in self._tenants.values()
             if tenant.elastic
         }
         tree = QuotaTree(self._limits, kept)
-        for pool in self._pools:
-            tree.pools.at(pool).add(self.holdings.pools.get(pool, 0))
-        if not tree.accounts:
-            return tree
-        rest = {tenant: amounts.copy() for tenant, amounts in self.holdings.tenants.items()}
-        for (tenant, user), amounts in self.holdings.users.items():
-            if f"{tenant}/{user}" in self._limits.nodes:
-                tree.add_account(tenant, user, amounts)
-                rest[tenant].add(amounts, -1)
-        for tenant, amounts in rest.items():
-            tree.add_account(tenant, "", amounts)
+        tree.load(self.holdings, waiting)
         return tree
 
     def add(self, job: Job, amounts: Amounts, sign: int = 1) -> None:
         """Count what a job holds from now on (or holds no more)."""
+        self._closed.clear()
         self.holdings.add(job, amounts, sign)
         self.tree.add(job, amounts, sign)
 
@@ -383,6 +380,8 @@ class Admission:
         return node.limits.guaranteed - node.used
 
     def _over_quota(self, tenant: Tenant, job: Job, wanted: Amounts) -> Reason | None:
+        if tenant.quota == _NO_QUOTA:
+            return None
         for resource, limit, current, request, unit in self._checks(tenant, wanted):
             if limit is None or not request or current + request <= limit:
                 continue
@@ -462,7 +461,10 @@ class Admission:
                 refused = self._node_reason(tree, resource, leaf, job, wanted.of(resource))
                 if refused is not None:
                     return refused
-        closed = self._closed_models(tree, job, wanted)
+        if tree is self.tree:
+            closed = self.closed_models(job, wanted)
+        else:
+            closed = self._closed_models(tree, job, wanted)
         for request in job.members if closed else ():
             models = request.gpu_models or tuple(self.known_models)
             if request.gpu_milli and models and all(model in closed for model in models):
@@ -475,8 +477,18 @@ class Admission:
         return [model for model in self._limits.capacity if model != ANY_MODEL]
 
     def closed_models(self, job: Job, wanted: Amounts) -> Mapping[str, Reason]:
-        """The GPU models that the job may not use now, each with the node that holds it back."""
-        return self._closed_models(self.tree, job, wanted) if self.tree.models else {}
+        """The GPU models that the job may not use now, each with the node that holds it back.
+
+        The answers are kept until something starts or ends.
+        """
+        if not self.tree.models:
+            return {}
+        models = tuple(wanted.models.items())
+        key = (job.tenant, job.user, job.preemptible, wanted.gpu_milli, models)
+        found = self._closed.get(key)
+        if found is None:
+            found = self._closed[key] = self._closed_models(self.tree, job, wanted)
+        return found
 
     def _closed_models(self, tree: QuotaTree, job: Job, wanted: Amounts) -> dict[str, Reason]:
         """A model must have room for all GPUs that name no single model."""
@@ -634,6 +646,19 @@ def _quota_reason(tenant: str, resource: str, numbers: tuple[int, int, int], uni
         ("tenant", tenant),
     )
     return Reason(ReasonCode.QUOTA, data)
+
+
+def is_for_gpus(refused: Reason) -> bool:
+    """Tell whether a limit of GPUs of all models is the reason: it refuses larger jobs as well."""
+    if refused.code is ReasonCode.POOL:
+        return True
+    return refused.get("resource") == GPUS and not refused.get("model")
+
+
+def for_gpus(refused: Reason, gpu_milli: int) -> Reason:
+    """The same reason for a job that needs so many GPUs."""
+    own = ("requested", _shown(gpu_milli, WHOLE_MILLI))
+    return Reason(refused.code, tuple(own if item[0] == own[0] else item for item in refused.data))
 
 
 def _shown(amount: int, unit: int) -> str | int:

@@ -26,7 +26,8 @@ from gpu_scheduler.model.quota_tree import ANY_MODEL, QuotaNode
 from gpu_scheduler.model.tenant import Tenant
 
 if TYPE_CHECKING:
-    from gpu_scheduler.engine.quota.rules import Amounts
+    from gpu_scheduler.engine.queue import GroupKey
+    from gpu_scheduler.engine.quota.rules import Amounts, Holdings
 
 HOURS = "GPU-hours"
 POOLS = "pools"
@@ -57,11 +58,16 @@ class Right:
 
 
 class QuotaTree:
-    """The columns of all resources. A cycle works on its own copy."""
+    """The columns of all resources; `models` have one each. A cycle works on its own copy."""
 
     def __init__(self, limits: TreeLimits, kept: Mapping[str, int] | None = None) -> None:
         """`kept` is what elastic tenants do not lend."""
         self._nodes = limits.nodes
+        self._users: dict[str, list[Key]] = {}
+        for name in limits.nodes:
+            tenant, is_of_user, _ = name.partition("/")
+            if is_of_user:
+                self._users.setdefault(tenant, []).append(name)
         self.pools = Column(
             POOLS,
             [
@@ -76,6 +82,7 @@ class QuotaTree:
             ],
         )
         self.accounts: dict[str, Column] = {}
+        self.models: list[str] = []
         elastic = {
             tenant.id: tenant.quota.gpu_milli
             for tenant in limits.tenants.values()
@@ -116,6 +123,7 @@ class QuotaTree:
                 ]
             capacity = limits.capacity.get(model, 0) if limits.nodes else None
             self.accounts[model] = Column(model, nodes, capacity)
+        self.models = [model for model in models if model != ANY_MODEL]
 
     def _add_hours(self, limits: TreeLimits) -> None:
         nodes = []
@@ -130,15 +138,10 @@ class QuotaTree:
     def copy(self) -> QuotaTree:
         """A copy that can be changed without changing this."""
         copy = QuotaTree(TreeLimits(tenants={}, nodes={}))
-        copy._nodes = self._nodes
+        copy._nodes, copy._users, copy.models = self._nodes, self._users, self.models
         copy.pools = self.pools.copy()
         copy.accounts = {name: column.copy() for name, column in self.accounts.items()}
         return copy
-
-    @property
-    def models(self) -> list[str]:
-        """The GPU models with quotas of their own."""
-        return [name for name in self.accounts if name not in {ANY_MODEL, HOURS}]
 
     def leaf(self, tenant: str, user: str) -> Key | None:
         """The node of a user's jobs in a tenant; None if no node limits them."""
@@ -154,7 +157,7 @@ class QuotaTree:
     def leaves(self, tenant: str) -> list[Key]:
         """All nodes of a tenant's jobs."""
         leaf = self.leaf(tenant, "")
-        users: list[Key] = [name for name in self._nodes if name.startswith(f"{tenant}/")]
+        users = self._users.get(tenant, [])
         return users if leaf is None else [leaf, *users]
 
     def add(self, job: Job, amounts: Amounts, sign: int = 1) -> None:
@@ -162,12 +165,34 @@ class QuotaTree:
         for column, node in self._held(job):
             node.add(sign * amounts.of(column.name))
 
-    def add_account(self, tenant: str, user: str, amounts: Amounts) -> None:
-        """An account holds so much more."""
-        leaf = self.leaf(tenant, user)
-        if leaf is not None:
-            for column in self.accounts.values():
-                column.at(leaf).add(amounts.of(column.name))
+    def load(self, holdings: Holdings, waiting: Mapping[GroupKey, int]) -> None:
+        """Begin with what all accounts hold, and the GPUs that their waiting jobs need."""
+        pools = self.pools.nodes
+        online = sum(milli for (_, _, pool), milli in waiting.items() if pool is Pool.ONLINE)
+        self.pools.load(
+            {pool: milli for pool, milli in holdings.pools.items() if pool in pools},
+            {Pool.ONLINE: online} if Pool.ONLINE in pools else {},
+        )
+        held = [(tenant, "", amounts) for tenant, amounts in holdings.tenants.items()]
+        for (tenant, user), amounts in holdings.users.items():
+            if f"{tenant}/{user}" in self._nodes:
+                held.append((tenant, user, amounts))
+        needed: dict[Key, int] = {}
+        for (tenant, user, _), milli in waiting.items():
+            leaf = self.leaf(tenant, user)
+            if leaf in self._nodes:
+                needed[leaf] = needed.get(leaf, 0) + milli
+        for resource, column in self.accounts.items():
+            in_leaf: dict[Key, int] = {}
+            for tenant, user, amounts in held:
+                leaf = self.leaf(tenant, user)
+                if leaf is not None:
+                    milli = amounts.of(resource)
+                    in_leaf[leaf] = in_leaf.get(leaf, 0) + milli
+                    if user:
+                        of_rest = self.leaf(tenant, "")
+                        in_leaf[of_rest] = in_leaf.get(of_rest, 0) - milli
+            column.load(in_leaf, needed if resource == ANY_MODEL else {})
 
     def wait(self, tenant: str, user: str, pool: Pool, milli: int) -> None:
         """So much more of an account waits (or less): what it needs of its guarantee is not lent.
@@ -193,7 +218,7 @@ class QuotaTree:
         """Count what is being reclaimed from a job."""
         for column, leaf in self._held(job):
             milli = amounts.of(column.name)
-            for node in leaf.path() if milli else ():
+            for node in leaf.path if milli else ():
                 key = (column.name, node.key)
                 reclaimed[key] = reclaimed.get(key, 0) + milli
 
@@ -202,7 +227,7 @@ class QuotaTree:
         leaf = self.leaf(job.tenant, job.user)
         if leaf is None:
             return frozenset()
-        return frozenset(node.key for node in self.accounts[ANY_MODEL].at(leaf).path())
+        return frozenset(node.key for node in self.accounts[ANY_MODEL].at(leaf).path)
 
     def right(self, job: Job, amounts: Amounts) -> Right | None:
         """The right of a waiting job to reclaim, if it is within a guarantee; or None.
@@ -216,6 +241,27 @@ class QuotaTree:
         resource = own[0] if len(own) == 1 else ANY_MODEL
         found = self.accounts[resource].entitlement(leaf, amounts.of(resource))
         return None if found is None else Right(resource, found)
+
+    def may_reclaim(self, tenant: str, user: str, milli: int = 1) -> bool:
+        """Tell whether jobs of a user with so many GPUs are within a guarantee.
+
+        Those of some model may be; if more than the least is asked for, those of all models are.
+        """
+        leaf = self.leaf(tenant, user)
+        found = (
+            self.accounts[resource].entitlement(leaf, milli) is not None
+            for resource in (ANY_MODEL, *self.models)
+        )
+        return leaf is not None and (any(found) if milli == 1 else all(found))
+
+    def is_at_maximum(self, tenant: str, user: str, milli: int) -> bool:
+        """Tell whether a node is at its maximum for a job of so many GPUs."""
+        leaf = self.leaf(tenant, user)
+        return leaf is not None and any(
+            column.over_maximum(leaf, milli) is not None
+            for name, column in self.accounts.items()
+            if name != HOURS
+        )
 
     def is_lent(self, right: Right, job: Job, amounts: Amounts, reclaimed: Reclaimed) -> bool:
         """Tell whether a running job holds what the entitled one may reclaim.

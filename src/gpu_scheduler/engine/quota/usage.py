@@ -60,16 +60,15 @@ class QuotaUsage:
         self._evicting = evicting
         self._ended = ended
         self._evicting_sums: tuple[int, Sums] = (-1, [])
+        self._last_least: tuple[Job, Amounts] | None = None
         self.admission = Admission(
             limits=state.tree_limits(),
             holdings=counted.holdings,
             tenant_usage=state.tenant_usage,
-            waiting_tenants=state.waiting_tenants(),
+            waiting=state.waiting_milli(),
             user_usage=state.user_usage,
             policy=state.policy,
         )
-        for (tenant, user, pool), milli in state.waiting_milli().items():
-            self.admission.tree.wait(tenant, user, pool, milli)
 
     def refusal(self, entry: Entry) -> Reason | None:
         """Why a quota keeps the job from starting now with its minimum of members, or None."""
@@ -88,15 +87,17 @@ class QuotaUsage:
         return next(iter(self._closed_models(entry).values()))
 
     def _closed_models(self, entry: Entry) -> Mapping[str, Reason]:
+        if not self.admission.tree.models:
+            return {}
         job = entry.waiting.job
         return self.admission.closed_models(job, self._least_amounts(job))
 
     def narrowed(self, entry: Entry) -> Entry:
         """The job without the GPU models for which the quota tree has nothing left for it."""
-        job = entry.waiting.job
         closed = self._closed_models(entry)
         if not closed:
             return entry
+        job = entry.waiting.job
         known = self.admission.known_models
         members = []
         for request in job.members:
@@ -190,7 +191,11 @@ class QuotaUsage:
         return max(most, job.min_members)
 
     def _least_amounts(self, job: Job) -> Amounts:
-        return job_amounts(job, self._state.limit_ms(job), job.min_members)
+        """What the job holds with its minimum of members; the last answer is kept."""
+        if self._last_least is None or self._last_least[0] is not job:
+            amounts = job_amounts(job, self._state.limit_ms(job), job.min_members)
+            self._last_least = (job, amounts)
+        return self._last_least[1]
 
     def reclaims_pool(self, entry: Entry) -> bool:
         """Tell whether batch work borrowed from online work within whose guarantee the job is.

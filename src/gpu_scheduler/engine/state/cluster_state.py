@@ -409,27 +409,11 @@ class ClusterState:
             or any(t.quota != _NO_QUOTA or t.user_quota != _NO_QUOTA for t in tenants)
         )
 
-    def waiting_tenants(self) -> frozenset[str]:
-        """The tenants with jobs that could start."""
-        if not self.has_quotas:
-            return frozenset()
-        return frozenset(key[0] for key in self.queue.groups)
-
     def waiting_milli(self) -> dict[GroupKey, int]:
-        """How many GPUs the jobs of each group wait for, each with as few members as it needs.
-
-        Only of groups that are guaranteed something that is not lent while they wait.
-        """
-        found: dict[GroupKey, int] = {}
-        for key, group in self.queue.groups.items():
-            if self.quota_nodes or (self.pools and key[2] is Pool.ONLINE):
-                total = 0
-                for shape_id, line in group.by_shape.items():
-                    shape = self.job_shapes[shape_id]
-                    needed = shape.members[: shape.min_members]
-                    total += len(line) * sum(member.request.gpu_milli for member in needed)
-                found[key] = total
-        return found
+        """The GPUs that the jobs of each group wait for; empty without quotas."""
+        if not self.has_quotas:
+            return {}
+        return {key: group.waiting_milli for key, group in self.queue.groups.items()}
 
     def others_wait(self) -> bool:
         """Tell whether jobs wait that have preemption reasons of their own."""

@@ -271,8 +271,10 @@ class NodeIndex:
     @property
     def is_full(self) -> bool:
         """Tell whether no device has anything left that a request could take."""
+        if self.free_devices:
+            return False
         self._parts.refresh()
-        return not self.free_devices and not self._parts.steps >> 1
+        return not self._parts.steps >> 1
 
     @property
     def width(self) -> int:
