@@ -18,6 +18,10 @@ from typing import NamedTuple
 from gpu_scheduler.model.job import Job
 
 LONGEST_TEXT = 500
+MOST_WORDS = 500
+LONGEST_LINE = 4_000
+"""What follows in a longer command, or line for a shell, does not identify it: every forecast reads
+the commands of all jobs again, so the cost of each is bounded."""
 MOST_COMMANDS = 8
 """Of the commands in one line for a shell, so many identify it."""
 
@@ -105,6 +109,7 @@ _SEPARATORS = frozenset({"&&", "||", ";", "|", "&"})
 
 def identity_of(command: Sequence[str]) -> CommandIdentity:
     """What a command runs."""
+    command = command[:MOST_WORDS]
     words = _launched(list(command))
     if not words:
         return CommandIdentity(" ".join(command)[:LONGEST_TEXT], "")
@@ -163,7 +168,7 @@ def _after_options(words: list[str]) -> list[str]:
 def _shell_line(line: str) -> CommandIdentity:
     """What a line for a shell runs, without the commands that only prepare."""
     commands: list[list[str]] = [[]]
-    for word in _words(line):
+    for word in _words(line[:LONGEST_LINE]):
         if word in _SEPARATORS:
             commands.append([])
         else:

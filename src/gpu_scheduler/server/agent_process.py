@@ -88,7 +88,7 @@ class AgentProcess:
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-m", "gpu_scheduler.agent", str(self._file)],
+            [sys.executable, "-P", "-m", "gpu_scheduler.agent", str(self._file)],
             _clean_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

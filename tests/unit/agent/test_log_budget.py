@@ -121,6 +121,25 @@ def test_log_in_use_is_cut_and_says_so(tmp_path: Path) -> None:
     assert keeper.take_cuts() == []
 
 
+def test_log_of_attempt_that_starts_during_the_check_is_kept(tmp_path: Path) -> None:
+    large, new = tmp_path / "job-1/job-1.1.0.log", tmp_path / "job-3/job-3.1.0.log"
+    large.parent.mkdir()
+    large.write_bytes(b"x" * 9 * MB)
+    keeper = a_keeper(tmp_path, log_total_bytes=2 * MB, log_job_bytes=100 * MB)
+
+    class StartsWork(HeldWork):
+        async def held(self) -> list[tuple[str, int, Over | None]]:
+            before = await super().held()
+            new.parent.mkdir(exist_ok=True)
+            new.write_bytes(b"just begun\n")
+            return before
+
+    keeper._launcher = StartsWork()  # type: ignore[assignment]
+    asyncio.run(keeper.check_budgets())
+    assert new.read_bytes() == b"just begun\n"
+    assert b"were cut" in large.read_bytes()
+
+
 def test_writer_is_cut_when_space_is_low(tmp_path: Path) -> None:
     log = tmp_path / "job-1/job-1.1.0.log"
     log.parent.mkdir()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.planning import planner, question
+from gpu_scheduler.api.planning import planner, question, worker
 from gpu_scheduler.api.planning.worker import read_question, write_question
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.engine.what_if import Question
@@ -224,6 +224,24 @@ def test_question_survives_the_way_to_the_worker(tmp_path: Any) -> None:
     file.write_bytes(b"".join(write_question(asked)))
     with file.open("rb") as stream:
         assert read_question(stream) == asked
+
+
+def test_files_of_the_current_directory_are_no_modules_of_the_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "pickle.py").write_text("raise SystemExit('not the module of Python')\n")
+    monkeypatch.chdir(tmp_path)
+    found = asyncio.run(planner.run(a_question(), 1.0))
+    assert found.error is None
+
+
+def test_kernel_kills_the_worker_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    adjusted = tmp_path / "oom_score_adj"
+    monkeypatch.setattr(worker, "OOM_SCORE_FILE", adjusted)
+    worker.yield_memory()
+    assert adjusted.read_text() == "1000"
 
 
 def test_worker_that_fails_is_an_error_that_may_go_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,3 +75,11 @@ def test_rest_comes_from_the_runs_that_were_longer() -> None:
     run_ms, kind, runs = told(history, "train", elapsed_ms=4 * HOUR)
     assert run_ms > 4 * HOUR
     assert (kind, runs) == ("command", 0)
+
+
+@pytest.mark.parametrize("prefix", ["nohup", "A=1", "env -i"])
+def test_only_the_beginning_of_a_long_command_is_read(prefix: str) -> None:
+    launchers = prefix.split() * 1_000
+    assert identity_of([*launchers, "train"]) == identity_of([*launchers, "echo"])
+    line = f"{prefix} " * 4_000
+    assert identity_of(["bash", "-c", f"{line} train"]) == identity_of(["bash", "-c", line])

@@ -15,7 +15,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -54,6 +54,12 @@ class LogFile:
     mtime_ns: int
     is_part: bool = False
     is_running: bool = False
+
+    @property
+    def log_name(self) -> str:
+        """The name of the log that it is, or of which it is a part."""
+        base, suffix, _ = os.path.basename(self.path).rpartition(".log")  # noqa: PTH119
+        return base + suffix
 
     @property
     def is_open(self) -> bool:
@@ -161,10 +167,8 @@ def _mb(size: int) -> str:
     return f"{size / MB:.4g} MiB"
 
 
-def find_logs(
-    logs_dir: Path, running: Collection[str], jobs: Collection[str] | None = None
-) -> list[LogFile]:
-    """The log files, of these jobs or of all; `running` are the names of logs in use.
+def find_logs(logs_dir: Path, jobs: Collection[str] | None = None) -> list[LogFile]:
+    """The log files, of these jobs or of all.
 
     Other threads get a chance now and then: there may be 100,000 directories.
     """
@@ -181,19 +185,26 @@ def find_logs(
             uid = os.geteuid() if one_user else os.lstat(logs_dir / job_id).st_gid
             with os.scandir(logs_dir / job_id) as entries:
                 for entry in entries:
-                    base, is_log, part = entry.name.rpartition(".log")
+                    _, is_log, part = entry.name.rpartition(".log")
                     status = entry.stat(follow_symlinks=False)
                     if is_log and entry.is_file(follow_symlinks=False):
                         found.append(
                             LogFile(
                                 *(entry.path, job_id, uid, status.st_size, status.st_mtime_ns),
                                 is_part=bool(part),
-                                is_running=f"{base}.log" in running,
                             )
                         )
         except OSError:
             continue
     return found
+
+
+def mark_running(logs: Iterable[LogFile], running: Collection[str]) -> list[LogFile]:
+    """These files, marked if their logs are in use; `running` are the names of such logs."""
+    return [
+        replace(one, is_running=True) if running and one.log_name in running else one
+        for one in logs
+    ]
 
 
 def drop(chosen: LogFile, reason: str) -> bool:
@@ -229,6 +240,14 @@ def count_leftovers(scratch_dir: Path, now_s: float) -> int:
     return count
 
 
+@dataclass(frozen=True, slots=True)
+class _Disk:
+    """The file system of the logs: their budgets there, and how many bytes are free."""
+
+    budgets: LogBudgets
+    free: int
+
+
 class LogKeeper:
     """Keeps the budgets. `log_bytes` and `leftovers` are as of the last check."""
 
@@ -256,24 +275,30 @@ class LogKeeper:
 
     async def check_budgets(self) -> None:
         """Delete and cut what exceeds a budget."""
-        budgets = await asyncio.to_thread(self._budgets)
-        if budgets is None:
+        disk = await asyncio.to_thread(self._disk)
+        if disk is None:
             return
+        # Listed first: the log of an attempt that starts meanwhile is not one of an ended attempt.
+        logs = await asyncio.to_thread(find_logs, self._logs_dir)
         running = await self._running()
-        logs = await asyncio.to_thread(find_logs, self._logs_dir, running.keys())
-        dropped = await self._drop(list(choose_files(logs, budgets)), running)
+
+        def choose() -> list[tuple[LogFile, str]]:
+            return list(choose_files(mark_running(logs, running.keys()), disk.budgets))
+
+        dropped = await self._drop(await asyncio.to_thread(choose), running)
         self.log_bytes = sum(one.size for one in logs) - dropped
         scratch = Path(self._config.scratch_dir)
         self.leftovers = await asyncio.to_thread(count_leftovers, scratch, time.time())
 
     async def check_space(self) -> None:
         """Cut the logs of running jobs, if the file system is nearly full."""
-        budgets = await asyncio.to_thread(self._budgets)
-        if budgets is None or (missing := budgets.free - await self._free()) <= 0:
+        disk = await asyncio.to_thread(self._disk)
+        if disk is None or (missing := disk.budgets.free - disk.free) <= 0:
             return
         running = await self._running()
         jobs = {job_of(allocation_id) for allocation_id, _ in running.values()}
-        logs = await asyncio.to_thread(find_logs, self._logs_dir, running.keys(), jobs)
+        logs = await asyncio.to_thread(find_logs, self._logs_dir, jobs)
+        logs = mark_running(logs, running.keys())
         await self._drop(list(choose_to_cut(logs, missing)), running)
 
     async def _running(self) -> dict[str, tuple[str, int]]:
@@ -284,17 +309,14 @@ class LogKeeper:
             if over is None
         }
 
-    def _budgets(self) -> LogBudgets | None:
+    def _disk(self) -> _Disk | None:
         try:
             disk = os.statvfs(self._logs_dir)
         except OSError:
             return None
         size = disk.f_blocks * disk.f_frsize
-        return budgets_of(self._config, size, many_users=os.geteuid() == 0)
-
-    async def _free(self) -> int:
-        disk = await asyncio.to_thread(os.statvfs, self._logs_dir)
-        return disk.f_bavail * disk.f_frsize
+        budgets = budgets_of(self._config, size, many_users=os.geteuid() == 0)
+        return _Disk(budgets, disk.f_bavail * disk.f_frsize)
 
     async def _drop(
         self, chosen: list[tuple[LogFile, str]], running: dict[str, tuple[str, int]]

@@ -113,9 +113,12 @@ async def run(question: Question, seconds: float) -> Answer:
 
 
 def _start(seconds: float) -> subprocess.Popen[bytes]:
-    """Start the process; that takes about a millisecond, as nothing is copied for it."""
+    """Start the process; that takes about a millisecond, as nothing is copied for it.
+
+    With -P, files of the current directory (a `queue.py`) do not replace modules of Python.
+    """
     return subprocess.Popen(  # noqa: S603 - our own module
-        (sys.executable, "-m", "gpu_scheduler.api.planning.worker", str(seconds)),
+        (sys.executable, "-P", "-m", "gpu_scheduler.api.planning.worker", str(seconds)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

@@ -1,8 +1,8 @@
-"""The process that answers one question: `python -m gpu_scheduler.api.planning.worker SECONDS`.
+"""The process that answers one question: `python -P -m gpu_scheduler.api.planning.worker SECONDS`.
 
 Standard input has the question, written by `write_question`; standard output gets the answer. The
-process has a low priority and a limit on its CPU time, and does nothing else: it opens no file and
-no connection, so it can be killed at any time.
+process has a low priority and a limit on its CPU time, and it is the first that the kernel kills
+when memory is short. It keeps no file and no connection, so it can be killed at any time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpu_scheduler.engine.what_if import Answer, Question, answer
@@ -24,6 +26,8 @@ LONG = ("nodes", "running", "waiting")
 """The fields of a snapshot that are written in pieces."""
 LOW_PRIORITY = 10
 SPARE_CPU_S = 20
+OOM_SCORE_FILE = Path("/proc/self/oom_score_adj")
+FIRST_VICTIM = "1000"
 
 
 def write_question(question: Question) -> Iterator[bytes]:
@@ -59,10 +63,17 @@ def _dump(value: object) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
+def yield_memory() -> None:
+    """Let the kernel kill this process first; else it would be protected like the server."""
+    with suppress(OSError):
+        OOM_SCORE_FILE.write_text(FIRST_VICTIM, encoding="ascii")
+
+
 def main() -> None:
     """Answer the question on standard input within so many seconds."""
     seconds = float(sys.argv[1])
     os.nice(LOW_PRIORITY)
+    yield_memory()
     most_s = round(seconds) + SPARE_CPU_S
     resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
     question = read_question(sys.stdin.buffer)

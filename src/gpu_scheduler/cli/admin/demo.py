@@ -273,7 +273,7 @@ def server_command(*words: str) -> int:
         "GPU_SCHEDULER_JOBS_GRACE_S": "2",
     }
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-m", "gpu_scheduler", *words],
+        [sys.executable, "-P", "-m", "gpu_scheduler", *words],
         check=False,
         env=environment,
         stdout=subprocess.DEVNULL,

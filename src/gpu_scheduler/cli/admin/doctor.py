@@ -470,7 +470,7 @@ def _driver() -> Findings:
 
 def _by_method(context: Context, method: str, declared: str = "") -> Findings:
     """Detect devices in another process, because a driver may hang."""
-    command = [sys.executable, "-m", "gpu_scheduler.agent.devices", method, declared]
+    command = [sys.executable, "-P", "-m", "gpu_scheduler.agent.devices", method, declared]
     code, output = context.output(command)
     if code:
         message = output.rsplit("\n", 1)[-1]

@@ -229,7 +229,7 @@ def _run_as_daemon(args: Namespace, where: Paths) -> int:
     prepare(where)
     log = f"{where.state}/{DAEMON_LOG}"
     reader, writer = os.pipe()
-    command = [sys.executable, "-m", "gpu_scheduler", "up"]
+    command = [sys.executable, "-P", "-m", "gpu_scheduler", "up"]
     for name in ("config", "state_dir", *UP_FLAGS):
         value = getattr(args, name)
         if value is not None:

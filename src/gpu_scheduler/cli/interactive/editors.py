@@ -353,4 +353,4 @@ def _name(job: str) -> str:
 def _program() -> list[str]:
     """The full path of this program: PATH differs in an ssh session."""
     found = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "tgpu" else None  # noqa: PTH119
-    return [os.path.abspath(found)] if found else [sys.executable, "-m", "gpu_scheduler"]  # noqa: PTH100
+    return [os.path.abspath(found)] if found else [sys.executable, "-P", "-m", "gpu_scheduler"]  # noqa: PTH100
