@@ -149,6 +149,21 @@ def test_team_gets_its_guarantee_back_at_the_maximum_of_its_department() -> None
     assert {ground for _, _, ground in lab.evictions()} == {"lent"}
 
 
+def test_tenant_that_may_preempt_no_others_reclaims_nothing_at_a_maximum_either() -> None:
+    lab = QuotaLab(
+        a_quota("physics", gpus(6, most=8)),
+        a_quota("optics", gpus(4), parent="physics"),
+        a_quota("lasers", gpus(2), parent="physics"),
+        tenants=[a_tenant(id="optics", can_preempt_others=False)],
+    )
+    lab.submit("lasers", 8)
+    lab.settle()
+    lab.submit("optics", 4)
+    lab.settle()
+    assert lab.held() == {"lasers": 8}
+    assert lab.evictions() == []
+
+
 def test_user_of_a_tenant_has_a_node_of_its_own() -> None:
     lab = QuotaLab(
         a_quota("optics", gpus(8, most=8)),

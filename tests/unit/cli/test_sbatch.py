@@ -50,6 +50,7 @@ def body(server: FakeServer, *words: str) -> dict[str, Any]:
         (["--mem=500"], {"memory_mb": 500}),
         (["--mem-per-cpu=2G", "-c 4"], {"memory_mb": 8192}),
         (["--mem-per-gpu=10G --gres=gpu:a100:2"], {"memory_mb": 20480}),
+        (["--mem-per-gpu=10G --gres=gpu:a100"], {"memory_mb": 10240}),
         (["-t 10"], {"max_runtime_seconds": 600}),
         (["--time=10:30"], {"max_runtime_seconds": 630}),
         (["--time=1-02"], {"max_runtime_seconds": 26 * 3600}),

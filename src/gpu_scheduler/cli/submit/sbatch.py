@@ -247,7 +247,7 @@ def _memory_for_each(count_options: tuple[str, ...]) -> Callable[..., list[str] 
 
     def read(value: str, given: dict[str, str]) -> list[str] | str:
         count = next((given[name] for name in count_options if name in given), "1")
-        number = re.search(r"(\d+)(?:\(.*\))?$", count)
+        number = re.search(r"(?:^|:)(\d+)(?:\(.*\))?$", count)
         size = re.fullmatch(r"(\d+)([KMGT]?)B?", value, re.IGNORECASE)
         if size is None or "--mem" in given:
             return "write the total as --mem"

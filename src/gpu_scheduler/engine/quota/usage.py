@@ -144,8 +144,14 @@ class QuotaUsage:
         return self.admission.tree.right(job, self._least_amounts(job))
 
     def right_at_maximum(self, entry: Entry, refused: Reason) -> Right | None:
-        """The right to reclaim of a job that a node of the tree refuses at its maximum, or None."""
-        return self.right(entry) if refused.code is ReasonCode.QUOTA_NODE else None
+        """The right to reclaim of a job that a node of the tree refuses at its maximum, or None.
+
+        Its tenant must be allowed to preempt jobs of others.
+        """
+        tenant = self._state.tenant(entry.waiting.job.tenant)
+        if refused.code is not ReasonCode.QUOTA_NODE or not tenant.can_preempt_others:
+            return None
+        return self.right(entry)
 
     def within_pool_guarantee(self, entry: Entry, *, guaranteed_only: bool = False) -> bool:
         """Tell whether it is online work within the guarantee of its pool.
