@@ -62,7 +62,10 @@ class ExpectedArrivals:
     """The arrivals of one forecast: they join the queue when their time has come."""
 
     def __init__(self, state: ClusterState, first: Iterable[Waiting], period_ms: int) -> None:
-        """Enter each once and take it out again: then the state knows all their shapes."""
+        """Enter all once and take them out again: then the state knows all their shapes.
+
+        It may forget the shapes that no job in the queue has whenever one enters.
+        """
         self._state = state
         self._period_ms = period_ms
         self._next: list[tuple[int, int, Entry]] = []
@@ -70,8 +73,9 @@ class ExpectedArrivals:
             number = FIRST_NUMBER + order
             job = replace(waiting.job, id=f"expected-{number}", number=number)
             entry = state.enqueue(replace(waiting, job=job))
-            state.dequeue(number)
             self._next.append((job.submit_ms, order, entry))
+        for _, _, entry in self._next:
+            state.dequeue(entry.number)
         heapify(self._next)
         self._most_left = MOST_EXPECTED
         self._entered: list[int] = []

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gpu_scheduler.engine.arrivals import (
     FIRST_NUMBER,
     LONGEST_PERIOD_MS,
@@ -11,6 +13,7 @@ from gpu_scheduler.engine.arrivals import (
     RecentArrivals,
 )
 from gpu_scheduler.engine.forecast import Foresight, foresee
+from gpu_scheduler.engine.state import cluster_state
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job
 from tests.builders import (
@@ -100,3 +103,16 @@ def test_expected_arrivals_are_bounded() -> None:
     # Each is entered once before, so that its shape is known.
     assert len(entered) <= MOST_EXPECTED + MOST_RECENT
     assert all(number >= FIRST_NUMBER for number in entered)
+
+
+def test_arrivals_of_more_shapes_than_the_state_remembers_are_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_state, "SPARE_SHAPES", 5)
+    jobs = [
+        a_job(number=9 + count, submit_ms=HOUR + count * MINUTE, memory_mb=count)
+        for count in range(1, 41)
+    ]
+    start_ms, found = start_with(arrived(*jobs), a_busy_state())
+    assert start_ms == DAY + HOUR
+    assert found.is_whole
