@@ -31,8 +31,13 @@ _SUFFIXES = {
 }
 
 _QUANTITY = re.compile(
-    r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)(?P<suffix>[numkMGTPE]|[KMGTPE]i)?"
+    r"(?P<number>[+-]?(\d+\.?\d*|\.\d+))([eE](?P<exponent>[+-]?\d+))?"
+    r"(?P<suffix>[numkMGTPE]|[KMGTPE]i)?"
 )
+
+LARGEST = 2**63 - 1
+"""Kubernetes takes every larger quantity for this one."""
+LARGEST_EXPONENT = 100
 
 Amounts = dict[str, int]
 """Amounts by resource: CPU in milli-cores, all others in their own unit (bytes or pieces)."""
@@ -47,12 +52,14 @@ def parse_quantity(text: str) -> Decimal:
     found = _QUANTITY.fullmatch(text)
     if found is None:
         raise InvalidQuantity(f"'{text}' is no quantity; write for example 500m, 2 or 16Gi")
-    return Decimal(found["number"]) * _SUFFIXES[found["suffix"] or ""]
+    # Users may write 1e999999999, which nothing here could compute with.
+    exponent = min(max(int(found["exponent"] or 0), -LARGEST_EXPONENT), LARGEST_EXPONENT)
+    return Decimal(found["number"]).scaleb(exponent) * _SUFFIXES[found["suffix"] or ""]
 
 
 def amount(resource: str, text: str, *, up: bool = True) -> int:
     """A quantity as an integer; requests are rounded up, and what a node has down."""
-    value = parse_quantity(text)
+    value = min(parse_quantity(text), Decimal(LARGEST))
     if resource == CPU:
         value *= MILLI
     return int(value.to_integral_value(ROUND_CEILING if up else ROUND_FLOOR))

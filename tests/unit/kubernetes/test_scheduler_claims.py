@@ -6,9 +6,11 @@ The checker knows more: a bound pod has exactly the devices of its annotation in
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.kubernetes.client.errors import KubernetesError
@@ -375,6 +377,37 @@ def test_a_device_stays_taken_until_kubernetes_clears_the_claim() -> None:
     assert not decided(a_dra_node("n", 1), ended, held, a_pod("q", gpus=1)).assignments
     cleared = a_resource_claim("o")
     assert decided(a_dra_node("n", 1), ended, cleared, claiming()).assignments
+
+
+def test_a_device_stays_taken_while_the_slice_of_its_node_is_missing() -> None:
+    """A kubelet that starts removes the ResourceSlices of its node."""
+    ended = a_claiming_pod("ended", "o", node="n", phase="Succeeded")
+    held = a_resource_claim("o", allocated=("GPU-n-0",), node="n", reserved_for=ended)
+    node, status, _ = a_dra_node("n", 1)
+    assert not decided(node, status, ended, held, a_pod("q", gpus=1)).assignments
+
+
+def test_a_mig_slice_of_a_claim_stays_taken_while_the_resource_slice_is_missing() -> None:
+    ended = a_claiming_pod("ended", "o", node="n", phase="Succeeded")
+    held = a_resource_claim("o", allocated=("MIG-0",), node="n", reserved_for=ended)
+    pieces = [{"uuid": "MIG-0", "profile": "1g.10gb"}]
+    node, status, _ = a_dra_node("n", [a_gpu(0, mode="MIG", migSlices=pieces)])
+    wanted = {"count": 1, "exclusivity": "Shared", "migProfile": "1g.10gb"}
+    pod = a_pod("q", claim="slice")
+    assert not decided(node, status, ended, held, a_claim("slice", devices=wanted), pod).assignments
+
+
+def test_the_scheduler_may_write_allocations_of_kubernetes_1_36() -> None:
+    manifests = (Path(__file__).parents[3] / "deployments/k8s/gpu-scheduler.yaml").read_text()
+    [role] = [
+        one
+        for one in yaml.safe_load_all(manifests)
+        if one and one["kind"] == "ClusterRole" and one["metadata"]["name"].endswith("-scheduler")
+    ]
+    [verbs] = [
+        rule["verbs"] for rule in role["rules"] if "resourceclaims/binding" in rule["resources"]
+    ]
+    assert set(verbs) == {"update", "patch"}
 
 
 def test_a_claim_is_for_one_pod_at_a_time() -> None:

@@ -99,6 +99,19 @@ def test_mig_slices_are_given_once() -> None:
     assert (NAMESPACE, "p2") in decision.waiting
 
 
+@pytest.mark.parametrize("memory", ["1e5000", "1e999999999", "1e9223372036854775807"])
+def test_a_claim_for_an_absurd_amount_of_memory_does_not_stop_the_others(memory: str) -> None:
+    decision = decided(
+        a_node("n", gpus=1),
+        a_node_status("n", [a_gpu(0)]),
+        a_claim("absurd", devices={"count": 1, "exclusivity": "Shared", "memory": memory}),
+        a_pod("absurd", claim="absurd"),
+        a_pod("p", gpus=1),
+    )
+    assert places(decision) == {"p": ("n", [0])}
+    assert "too small" in why(decision, "absurd")
+
+
 def test_required_topology_stays_within_an_island_of_the_bandwidth() -> None:
     gpus = [a_gpu(n, island=n // 2) for n in range(4)]
     links = [{"a": 0, "b": 1, "bandwidthGBps": 300}, {"a": 2, "b": 3, "bandwidthGBps": 600}]
@@ -190,6 +203,22 @@ def test_leases_and_bound_pods_hold_their_gpus() -> None:
 def test_a_lease_without_a_pod_holds_its_gpu_until_it_is_released() -> None:
     gone = a_pod("gone", gpus=1)
     assert not decided(a_node("n", gpus=1), a_lease(gone, "n", 0), a_pod("p", gpus=1)).assignments
+
+
+def test_a_gpu_with_a_new_index_is_not_given_twice() -> None:
+    """After a reboot without its broken GPU 0, a node numbers the others anew."""
+    told = {INDICES_ANNOTATION: "1"}
+    pod = a_pod("kept", gpus=1, node="n", annotations=told)
+    left = [a_gpu(0, uuid="GPU-n-1"), a_gpu(1, uuid="GPU-n-2"), a_gpu(2, uuid="GPU-n-3")]
+    decision = decided(
+        a_node("n", gpus=3),
+        a_node_status("n", left),
+        pod,
+        a_lease(pod, "n", 1, uuid="GPU-n-1"),
+        *(a_pod(f"p{number}", gpus=1) for number in range(3)),
+    )
+    # Index 0 is the GPU of the pod, and the lease of index 1 cannot be had.
+    assert list(places(decision).values()) == [("n", [2])]
 
 
 def test_pods_with_gates_or_being_deleted_are_left_alone() -> None:

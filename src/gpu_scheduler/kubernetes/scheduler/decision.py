@@ -19,6 +19,7 @@ from gpu_scheduler.engine.forecast import Foresight, foresee
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.quota.report import NodeShare, node_shares
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.kubernetes.crds.node_status import Gpu
 from gpu_scheduler.kubernetes.names import (
     ATTEMPT_ANNOTATION,
     GPU_RESOURCE,
@@ -128,6 +129,8 @@ class AssignedDevice:
     share_milli: int
     memory_mib: int
     profile: str = ""
+    gpu_memory_mib: int = 0
+    """All memory of the GPU; 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +164,9 @@ class Assignment:
     job_id: str
     pods: tuple[AssignedPod, ...]
 
-    def holder(self, one: AssignedPod, device: AssignedDevice, start: str) -> Holder:
+    def holder(
+        self, one: AssignedPod, device: AssignedDevice, start: str, since_ms: int = 0
+    ) -> Holder:
         """What the lease of a GPU says about a pod; `start` is unique for this attempt."""
         return Holder(
             uid=one.pod.metadata.uid,
@@ -175,6 +180,7 @@ class Assignment:
             members=len(self.pods),
             devices=tuple(sorted({each.index for each in one.devices})),
             attempt=attempt_of(one.pod),
+            since_ms=since_ms,
         )
 
 
@@ -437,7 +443,11 @@ class Translation:
         taken: dict[str, list[DeviceShare]] = {}
         for (node, index), holders in sorted(self.leases.by_device.items()):
             for holder in holders:
+                now_at = self._index_now(node, index, holder)
                 if holder.uid not in counted:
+                    taken.setdefault(node, []).append(_share_of(now_at, holder))
+                if now_at != index:
+                    # The lease of this index cannot be had, whichever GPU has the index now.
                     taken.setdefault(node, []).append(_share_of(index, holder))
         for name, share in self.reader.unleased():
             taken.setdefault(name, []).append(share)
@@ -462,7 +472,19 @@ class Translation:
         """The node of a placed pod, and its GPUs there."""
         held = self.leases.by_pod.get(member.uid, ())
         node = member.pod.spec.node_name or (held[0].node if held else "")
-        return node, [_share_of(one.index, one.holder) for one in held if one.node == node]
+        return node, [
+            _share_of(self._index_now(node, one.index, one.holder), one.holder)
+            for one in held
+            if one.node == node
+        ]
+
+    def _index_now(self, node: str, index: int, holder: Holder) -> int:
+        """The index of a leased GPU: a driver numbers the others anew when one has gone."""
+        inventory = self.inventories.get(node)
+        gpus = {} if inventory is None else inventory.gpus
+        if index in gpus and _has_piece(gpus[index], holder.uuid):
+            return index
+        return next((gpu.index for gpu in gpus.values() if _has_piece(gpu, holder.uuid)), index)
 
     def _device_names(self) -> Iterator[tuple[tuple[str, int], str]]:
         if not self.leases.unreadable:
@@ -557,6 +579,7 @@ class Translation:
                     share_milli=share.share_milli,
                     memory_mib=share.memory_mb,
                     profile=share.mig_profile,
+                    gpu_memory_mib=0 if gpu is None else gpu.memory_mib,
                 )
             )
         return tuple(found)
@@ -760,6 +783,10 @@ def _lacks_room(reason: Reason) -> bool:
     """Tell whether more nodes could help; the whole cluster is the root of the quota tree."""
     is_root = reason.code is ReasonCode.QUOTA_NODE and reason.get("node") == WHOLE_CLUSTER
     return reason.code in LACK_OF_ROOM or is_root
+
+
+def _has_piece(gpu: Gpu, uuid: str) -> bool:
+    return gpu.uuid == uuid or any(one.uuid == uuid for one in gpu.mig_slices)
 
 
 def _share_of(index: int, holder: Holder) -> DeviceShare:

@@ -68,6 +68,8 @@ class Holder(Value, frozen=True, kw_only=True):
     members: int = 1
     devices: tuple[int, ...] = ()
     attempt: str = ""
+    since_ms: int = 0
+    """When it was given; a lease of shared parts is older than its last holder."""
 
 
 _HOLDERS = msgspec.json.Decoder(tuple[Holder, ...])

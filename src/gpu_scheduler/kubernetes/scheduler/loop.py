@@ -268,6 +268,7 @@ class Scheduler:
         }
         if not self._is_restored:
             self._memory = Memory(reservations=await self._record.read())
+            self._recorded = encoded(self._memory.reservations)
             self._is_restored = True
         memory = replace(self._memory, unevictable=frozenset(self._protected_until))
         translation = Translation(objects, self._policy, now_ms, memory)
@@ -552,8 +553,10 @@ class _Ahead:
         )
 
     def add_lease(self, lease: Lease, at: float) -> None:
-        """A lease exists from now on."""
-        self._leases[lease.key] = (lease, at)
+        """A lease exists from now on; assignments that share a GPU may tell out of order."""
+        known = self._leases.get(lease.key)
+        if known is None or _version(known[0]) < _version(lease):
+            self._leases[lease.key] = (lease, at)
 
     def drop_lease(self, lease: Lease) -> None:
         """A lease was released or changed."""
@@ -571,11 +574,13 @@ class _Ahead:
                 pods[key] = pod
         for key, (lease, since) in list(self._leases.items()):
             shown = leases.get(key)
-            is_newer = shown is not None and int(shown.metadata.resource_version) >= int(
-                lease.metadata.resource_version
-            )
+            is_newer = shown is not None and _version(shown) >= _version(lease)
             if is_newer or at - since > self._longest_seconds:
                 del self._leases[key]
             else:
                 leases[key] = lease
         return replace(cached, pods=pods, leases=leases)
+
+
+def _version(lease: Lease) -> int:
+    return int(lease.metadata.resource_version)

@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpu_scheduler.kubernetes.crds.claim import Exclusivity
-from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION, SCHEDULER_NAME
+from gpu_scheduler.kubernetes.names import (
+    ALLOCATED_ANNOTATION,
+    INDICES_ANNOTATION,
+    SCHEDULER_NAME,
+)
 from gpu_scheduler.kubernetes.objects import Pod
 from gpu_scheduler.kubernetes.scheduler.decision import Translation, attempt_of, in_order
 from gpu_scheduler.kubernetes.scheduler.devices import HeldDevice, Holder
@@ -30,6 +34,9 @@ from gpu_scheduler.kubernetes.scheduler.objects_view import (
 )
 from gpu_scheduler.kubernetes.scheduler.workloads import Member
 from gpu_scheduler.model.errors import InvalidRequest
+
+LONGEST_DEADLINE = 2**31 - 1
+"""Kubernetes accepts no longer one for a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +196,7 @@ def _limits(translation: Translation) -> Iterator[Limit]:
             seconds = None if member.claim is None else member.claim.spec.max_run_time_seconds
             if seconds is None or not is_bound(member.pod) or is_being_deleted(member.pod):
                 continue
+            seconds = min(seconds, LONGEST_DEADLINE)
             known = member.pod.spec.active_deadline_seconds
             if known is None or known > seconds:
                 yield Limit(pod=member.pod, seconds=seconds)
@@ -289,6 +297,8 @@ def _completion(
 
 
 def _acquired_ms(held: HeldDevice, now_ms: int) -> int:
+    if held.holder.since_ms:
+        return held.holder.since_ms
     try:
         acquired = datetime.fromisoformat(held.lease.spec.acquire_time)
     except ValueError:
@@ -296,28 +306,44 @@ def _acquired_ms(held: HeldDevice, now_ms: int) -> int:
     return int(acquired.timestamp() * 1000)
 
 
-def _missing(translation: Translation) -> list[Missing]:
+def _missing(translation: Translation) -> Iterator[Missing]:
     """GPUs of bound pods without a lease, as if someone had deleted it."""
-    found = []
     for work in translation.workloads.running:
         for member in work.members:
             pod = member.pod
             if not is_bound(pod) or pod.spec.scheduler_name != SCHEDULER_NAME:
                 continue
+            node = pod.spec.node_name
             told = pod.metadata.annotations.get(INDICES_ANNOTATION, "")
-            indices = {int(index) for index in told.split(",") if index.isdecimal()}
-            leased = {
-                held.index
-                for held in translation.leases.by_pod.get(member.uid, ())
-                if held.node == pod.spec.node_name
-            }
-            for index in sorted(indices - leased):
-                holder = _restored(member, tuple(sorted(indices)))
-                found.append(Missing(pod=pod, node=pod.spec.node_name, index=index, holder=holder))
-    return found
+            indices = tuple(sorted({int(one) for one in told.split(",") if one.isdecimal()}))
+            held = [
+                one for one in translation.leases.by_pod.get(member.uid, ()) if one.node == node
+            ]
+            for index in indices:
+                leased = {one.holder.uuid for one in held if one.index == index}
+                slices, uuid = _allocated_of(pod, index, translation)
+                pieces = [one for one in slices if one[0] not in leased]
+                if not slices and not leased:
+                    pieces = [(uuid, member.request.mig_profile)]
+                for piece, profile in pieces:
+                    holder = _restored(member, indices, piece, profile)
+                    yield Missing(pod=pod, node=node, index=index, holder=holder)
 
 
-def _restored(member: Member, indices: tuple[int, ...]) -> Holder:
+def _allocated_of(
+    pod: Pod, index: int, translation: Translation
+) -> tuple[list[tuple[str, str]], str]:
+    """The MIG slices (UUID, profile) of a GPU that a bound pod has, or else the UUID of the GPU."""
+    allocated = pod.metadata.annotations.get(ALLOCATED_ANNOTATION, "").split(",")
+    inventory = translation.inventories.get(pod.spec.node_name)
+    gpu = None if inventory is None else inventory.gpus.get(index)
+    if gpu is None:
+        return [], ""
+    slices = [(one.uuid, one.profile) for one in gpu.mig_slices if one.uuid in allocated]
+    return slices, gpu.uuid if gpu.uuid in allocated else ""
+
+
+def _restored(member: Member, indices: tuple[int, ...], uuid: str, profile: str) -> Holder:
     claim = member.claim
     is_shared = claim is not None and claim.spec.devices.exclusivity is Exclusivity.SHARED
     request = member.request
@@ -327,7 +353,8 @@ def _restored(member: Member, indices: tuple[int, ...]) -> Holder:
         pod=member.pod.metadata.name,
         share_milli=request.gpu_share_milli if is_shared else 1000,
         memory_mib=request.gpu_memory_mb if is_shared else 0,
-        profile=request.mig_profile,
+        profile=profile,
+        uuid=uuid,
         devices=indices,
         attempt=attempt_of(member.pod),
     )

@@ -124,14 +124,17 @@ class Writer:
             return await self._assign(assignment)
 
     async def _assign(self, assignment: Assignment) -> tuple[list[Lease], list[AssignedPod]]:
-        start = next(self._starts)
+        start, since_ms = next(self._starts), int(self._now().timestamp() * 1000)
         wanted: dict[tuple[str, int], list[Holder]] = {}
+        memory_mib: dict[tuple[str, int], int] = {}
         for one in assignment.pods:
             for device in one.devices:
                 holders = wanted.setdefault((one.node, device.index), [])
-                holders.append(assignment.holder(one, device, start))
+                holders.append(assignment.holder(one, device, start, since_ms))
+                memory_mib[one.node, device.index] = device.gpu_memory_mib
         results = await self._all(
-            self._lease(node, index, holders) for (node, index), holders in wanted.items()
+            self._lease(node, index, holders, memory_mib[node, index])
+            for (node, index), holders in wanted.items()
         )
         leases = [one for one in results if isinstance(one, Lease)]
         failures = [one for one in results if not isinstance(one, Lease)]
@@ -179,8 +182,13 @@ class Writer:
         annotations = completion_annotations(completion)
         return await self._bind(completion.pod, completion.node, annotations)
 
-    async def _lease(self, node: str, index: int, holders: list[Holder]) -> Lease:
-        """Create the lease of a GPU; or join it, if only parts of the GPU are taken."""
+    async def _lease(
+        self, node: str, index: int, holders: list[Holder], memory_mib: int = 0
+    ) -> Lease:
+        """Create the lease of a GPU; or join it, if only parts of the GPU are taken.
+
+        `memory_mib` is all memory of the GPU, if it is known.
+        """
         manifest = lease_manifest(self._namespace, node, index, holders, self._now())
         for _ in range(MOST_TRIES):
             self._check_leader()
@@ -192,15 +200,17 @@ class Writer:
                 lease = await self._client.get(
                     LEASES, device_lease_name(node, index), self._namespace
                 )
-                return await self._join(lease, node, index, holders)
+                return await self._join(lease, node, index, holders, memory_mib)
         raise OutcomeUnknown(f"the lease of GPU {index} of node {node} changes too often")
 
-    async def _join(self, lease: Lease, node: str, index: int, holders: list[Holder]) -> Lease:
+    async def _join(
+        self, lease: Lease, node: str, index: int, holders: list[Holder], memory_mib: int
+    ) -> Lease:
         """Add parts of a GPU to its lease, at the version that was read."""
         found = lease_holders(lease)
-        if found is not None and set(holders) <= set(found):
+        if found is not None and all(_is_among(holder, found) for holder in holders):
             return lease  # an earlier try had succeeded, and its answer was lost
-        if found is None or not _fits(found, holders):
+        if found is None or not _fits(found, holders, memory_mib):
             raise LeaseTaken(f"GPU {index} of node {node} is held by {lease.spec.holder_identity}")
         self._check_leader()
         return await self._replace(lease, node, index, (*found, *holders))
@@ -428,7 +438,16 @@ class Writer:
         return list(await asyncio.gather(*(one(write) for write in writes)))
 
 
-def _fits(found: tuple[Holder, ...], added: list[Holder]) -> bool:
+def _is_among(holder: Holder, found: tuple[Holder, ...]) -> bool:
+    """Tell whether a lease names a holder; one that is restored has no start of its own."""
+    if holder.start:
+        return holder in found
+    return any(
+        one.uid == holder.uid and (one.uuid == holder.uuid or not holder.profile) for one in found
+    )
+
+
+def _fits(found: tuple[Holder, ...], added: list[Holder], memory_mib: int) -> bool:
     """Tell whether parts of a GPU go beside those that are taken."""
     every = [*found, *added]
     slices = [holder.uuid for holder in every if holder.profile]
@@ -436,6 +455,8 @@ def _fits(found: tuple[Holder, ...], added: list[Holder]) -> bool:
         return len(slices) == len(every) and len(set(slices)) == len(slices)
     if any(holder.share_milli == WHOLE_MILLI for holder in every):
         return len(every) == 1
+    if memory_mib and sum(holder.memory_mib for holder in every) > memory_mib:
+        return False
     return sum(holder.share_milli for holder in every) <= WHOLE_MILLI
 
 

@@ -261,7 +261,7 @@ class ClaimReader:
                 for one in self._leases.by_pod.get(consumer.uid, ())
             ]
             for one in claim.our_devices:
-                for candidate in self._offered(one.pool):
+                for candidate in self._pieces(one.pool):
                     if candidate.name != one.device or any(
                         lease.node == one.pool
                         and lease.index == candidate.index
@@ -467,10 +467,14 @@ class ClaimReader:
         """The GPUs and MIG slices of a node that its ResourceSlices contain."""
         found = self._candidates.get(node)
         if found is None:
-            found = self._candidates[node] = tuple(self._candidates_of(node))
+            names = self._device_values().get(node, {})
+            found = self._candidates[node] = tuple(
+                one for one in self._pieces(node) if one.name in names
+            )
         return found
 
-    def _candidates_of(self, node: str) -> Iterator[_Candidate]:
+    def _pieces(self, node: str) -> Iterator[_Candidate]:
+        """All GPUs and MIG slices of a node; a kubelet that starts removes its ResourceSlices."""
         inventory = self._inventories.get(node)
         for device in () if inventory is None else inventory.node.devices:
             gpu = None if inventory is None else inventory.gpus.get(device.index)
@@ -478,14 +482,13 @@ class ClaimReader:
                 continue
             pieces = [(one.uuid, one.profile) for one in gpu.mig_slices] or [(gpu.uuid, "")]
             for uuid, profile in pieces:
-                if device_name(uuid) in self._device_values().get(node, {}):
-                    yield _Candidate(
-                        name=device_name(uuid),
-                        index=device.index,
-                        model=device.model,
-                        profile=profile,
-                        takes_work=device.takes_work,
-                    )
+                yield _Candidate(
+                    name=device_name(uuid),
+                    index=device.index,
+                    model=device.model,
+                    profile=profile,
+                    takes_work=device.takes_work,
+                )
 
     def _device_values(self) -> dict[str, dict[str, dict[str, Any]]]:
         """The devices of all slices as CEL sees them, by node and name."""
