@@ -470,6 +470,12 @@ def own_groups(text: str) -> dict[str, str]:
     return found
 
 
+def has_memory_groups() -> bool:
+    """Tell whether a container engine of root can limit memory on this host."""
+    found = mounts(read("/proc/self/mountinfo"))
+    return "memory" in found.v1 or "memory" in read(f"{found.v2}/cgroup.controllers").split()
+
+
 def kernel_process_limit() -> int:
     """The number of processes and threads that the kernel and our own groups allow; 0: unknown."""
     files = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]

@@ -23,7 +23,13 @@ import zlib
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from gpu_scheduler.agent.launcher_protocol import Work, WorkDevice, in_rootless_container
+from gpu_scheduler.agent.cgroups import has_memory_groups
+from gpu_scheduler.agent.launcher_protocol import (
+    Work,
+    WorkDevice,
+    in_rootless_container,
+    memory_limit_mb,
+)
 from gpu_scheduler.agent.runners import rootless
 from gpu_scheduler.agent.runners.interface import (
     Command,
@@ -222,7 +228,7 @@ class ContainerRunner(Runner):
             return Ending(detail=detail, image_digest=digest)
         detail = ""
         if state.get("OOMKilled"):
-            detail = f"killed by the kernel: used more than its {work.memory_mb} MB"
+            detail = f"killed by the kernel: used more than its {memory_limit_mb(work)} MB"
         if _SIGNAL_OFFSET < code < _SIGNAL_OFFSET + 65:
             return Ending(signal=code - _SIGNAL_OFFSET, detail=detail, image_digest=digest)
         return Ending(exit_code=code, detail=detail, image_digest=digest)
@@ -241,8 +247,9 @@ class ContainerRunner(Runner):
             found += ["--cpus", f"{work.cpu_milli / 1000:.3f}"]
         if work.cpus:
             found += ["--cpuset-cpus", ",".join(map(str, work.cpus))]
-        if work.memory_mb:
-            found += ["--memory", f"{work.memory_mb}m", "--memory-swap", f"{work.memory_mb}m"]
+        if work.memory_mb or (work.default_memory_mb and has_memory_groups()):
+            limit = f"{memory_limit_mb(work)}m"
+            found += ["--memory", limit, "--memory-swap", limit]
         if work.max_processes:
             found += ["--pids-limit", str(work.max_processes)]
         return (*found, *_ulimits())

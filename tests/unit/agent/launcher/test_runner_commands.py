@@ -58,6 +58,19 @@ def pairs(argv: tuple[str, ...]) -> set[tuple[str, str]]:
     return set(pairwise(argv))
 
 
+@pytest.mark.parametrize(
+    ("own", "has_groups", "limit"),
+    [(2048, True, "2048m"), (2048, False, "2048m"), (0, True, "512m"), (0, False, "")],
+)
+def test_container_without_memory_request_gets_the_default_of_the_node(
+    own: int, has_groups: bool, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container, "has_memory_groups", lambda: has_groups)
+    work = replace(WORK, memory_mb=own, default_memory_mb=0 if own else 512)
+    told = dict(pairs(an_engine("/usr/bin/docker", monkeypatch).command(work, {}).argv))
+    assert (told.get("--memory", ""), told.get("--memory-swap", "")) == (limit, limit)
+
+
 def test_docker_command_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = an_engine("/usr/bin/docker", monkeypatch)
     environment = {"A": "b", "KEY": "line\nbreak", "# x": "y", "TGPU_MEMBER": "0"}
