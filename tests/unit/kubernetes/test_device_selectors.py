@@ -44,6 +44,10 @@ MEMORY = "device.capacity['gpu.scheduling'].memory"
         f"{OURS}.island == 0 || {OURS}.index == 3",
         f"!({OURS}.island == 0 && {OURS}.index == 4)",
         "true || false && false",
+        # As long as Kubernetes accepts, whatever the stack of Python.
+        "!" * 10_000 + "true",
+        " && ".join(["true"] * 1_200),
+        " || ".join([*["false"] * 1_000, "true"]),
     ],
 )
 def test_a_device_is_selected(expression: str) -> None:
@@ -68,6 +72,9 @@ def test_a_device_is_selected(expression: str) -> None:
         "device.driver",
         f"{OURS}.index.startsWith('3')",
         "1 in 2",
+        f"[1] in {OURS}",
+        "!!!3",
+        "!" * 9_999 + "true",
         "!3 == 3",
     ],
 )
@@ -92,6 +99,7 @@ def test_a_device_is_not_selected(expression: str) -> None:
         ("device.", "a name is missing"),
         ("device.driver.startsWith()", "takes 1 arguments"),
         (r"device.driver == 'a\n'", "it has"),
+        (f"1 == {'9' * 5_000}", "too large a number"),
         ("(" * 60 + "true" + ")" * 60, "nested too deeply"),
         ("true" + " " * 10_240, "too long"),
         ("device.allowMultipleAllocations ? true : false", "it has '? true"),
@@ -112,3 +120,10 @@ def test_every_cut_of_an_expression_is_read_or_rejected() -> None:
         except InvalidRequest:
             continue
         selector.selects(device)
+
+
+def test_too_many_calls_in_a_row_are_rejected() -> None:
+    """An error of the interpreter would stop the scheduler for all pods."""
+    selector = parse_selector("device.driver" + ".lowerAscii()" * 700 + " == 'a'")
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        selector.selects(device_value(DEVICE))

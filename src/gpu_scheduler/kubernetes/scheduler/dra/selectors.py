@@ -7,7 +7,7 @@ device for which the whole expression is an error is not selected.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -19,6 +19,8 @@ from gpu_scheduler.model.errors import InvalidRequest
 
 MOST_CHARACTERS = 10_240
 """What Kubernetes accepts."""
+LONGEST_NUMBER = 19
+"""Digits of the largest integer of CEL."""
 DEEPEST = 50
 """So many operators and parentheses may be nested."""
 
@@ -58,6 +60,10 @@ class Selector:
             return self._evaluate(device) is True
         except _NoValue:
             return False
+        except RecursionError:
+            raise InvalidRequest(
+                f"the selector `{self.text}` is nested too deeply; use fewer calls in a row"
+            ) from None
 
 
 @lru_cache(maxsize=1024)
@@ -156,16 +162,18 @@ class _Parser:
         if self._depth > DEEPEST:
             self._fail("it is nested too deeply")
         found = self._both()
+        sides = [found.evaluate]
         while self._take("||"):
-            found = _Part(_absorbing(found.evaluate, self._both().evaluate, decides=True))
+            sides.append(self._both().evaluate)
         self._depth -= 1
-        return found
+        return found if len(sides) == 1 else _Part(_absorbing(sides, decides=True))
 
     def _both(self) -> _Part:
         found = self._relation()
+        sides = [found.evaluate]
         while self._take("&&"):
-            found = _Part(_absorbing(found.evaluate, self._relation().evaluate, decides=False))
-        return found
+            sides.append(self._relation().evaluate)
+        return found if len(sides) == 1 else _Part(_absorbing(sides, decides=False))
 
     def _relation(self) -> _Part:
         left = self._negation()
@@ -179,7 +187,8 @@ class _Parser:
         while self._take("!"):
             negations += 1
         inner = self._access()
-        for _ in range(negations):
+        # Two negations give the value back, but only that of a truth value.
+        for _ in range(negations if negations < 3 else 2 - negations % 2):
             inner = _Part(_negated(inner.evaluate))
         return inner
 
@@ -222,6 +231,8 @@ class _Parser:
         sign = -1 if self._take("-") else 1
         number = self._of_kind("number")
         if number is not None:
+            if len(number) > LONGEST_NUMBER:
+                self._fail(f"{number[:10]}… is too large a number")
             return _Part(_constant(sign * int(number)))
         word = self._take("true", "false", "device", "quantity", "has", "(", "[")
         if sign < 0 or not word:
@@ -285,12 +296,12 @@ def _constant(value: Value) -> Evaluate:
     return lambda _: value
 
 
-def _absorbing(left: Evaluate, right: Evaluate, *, decides: bool) -> Evaluate:
-    """`||` (`decides` true) or `&&`: one side may fail if the other one decides."""
+def _absorbing(sides: Sequence[Evaluate], *, decides: bool) -> Evaluate:
+    """`||` (`decides` true) or `&&`: a side may fail if another one decides."""
 
     def evaluate(device: Mapping[str, Value]) -> bool:
         failed = False
-        for side in (left, right):
+        for side in sides:
             try:
                 found = side(device)
             except _NoValue:
@@ -323,8 +334,8 @@ def _comparison(operator: str, left: Evaluate, right: Evaluate) -> Evaluate:
         if operator == "in":
             if isinstance(other, list):
                 return any(_equal(one, item) for item in other)
-            if isinstance(other, Mapping):
-                return bool(one in other)
+            if isinstance(other, Mapping) and isinstance(one, str | int | Decimal):
+                return one in other
             raise _NoValue
         if operator in ("==", "!="):
             return _equal(one, other) is (operator == "==")
