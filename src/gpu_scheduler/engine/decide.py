@@ -34,8 +34,8 @@ from gpu_scheduler.engine.quota.rules import Amounts, is_for_gpus
 from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.engine.quota.usage import CycleHoldings, QuotaUsage
 from gpu_scheduler.engine.reservation.advance_reservations import AdvanceReservations
-from gpu_scheduler.engine.reservation.backfill import BackfillRejects, ReservationOrder
-from gpu_scheduler.engine.reservation.calendar import Calendar, StartedJob
+from gpu_scheduler.engine.reservation.backfill_calendar import Calendar, StartedJob
+from gpu_scheduler.engine.reservation.reservation_order import BackfillRejects, ReservationOrder
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.engine.state.transaction import Transaction

@@ -21,7 +21,7 @@ from gpu_scheduler.engine.preemption.victims import (
 from gpu_scheduler.engine.queue import JobContext
 from gpu_scheduler.engine.quota.rules import job_amounts
 from gpu_scheduler.engine.quota.usage import QuotaUsage
-from gpu_scheduler.engine.reservation.calendar import Calendar
+from gpu_scheduler.engine.reservation.backfill_calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.model.job import Job, Pool

@@ -20,7 +20,7 @@ from gpu_scheduler.engine.preemption.reasons import (
 )
 from gpu_scheduler.engine.preemption.same_tenant import SameTenantVictims
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.reservation.calendar import Calendar
+from gpu_scheduler.engine.reservation.backfill_calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.engine.state.equivalence_classes import Part, RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex

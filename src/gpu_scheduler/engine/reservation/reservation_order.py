@@ -11,7 +11,7 @@ from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.plan_builder import PlanBuilder
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.queue import Entry, JobContext, Merge
-from gpu_scheduler.engine.reservation.calendar import Calendar
+from gpu_scheduler.engine.reservation.backfill_calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
