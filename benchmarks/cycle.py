@@ -18,7 +18,7 @@ from benchmarks.progress import show
 from benchmarks.result import LESS, Result, result, rounded
 from benchmarks.stopwatch import Stopwatch, timed
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.plan import Plan

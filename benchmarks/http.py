@@ -29,7 +29,7 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command, SubmitAll
 from gpu_scheduler.control.self_monitoring import LoopMetrics
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.simulator.predictors import Stated
 from gpu_scheduler.store.memory import MemoryStore

@@ -18,7 +18,7 @@ from benchmarks.progress import show
 from benchmarks.result import LESS, Result, result, rounded
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import SetNode, Submit
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.simulator.predictors import Stated

@@ -12,7 +12,7 @@ from benchmarks.backlog import Backlog
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
 from benchmarks.stopwatch import Stopwatch
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.queue import Entry, Queue
 
 JOBS = 100_000

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from benchmarks.progress import show
 from benchmarks.stopwatch import Stopwatch
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.simulator.experiment import run_policy
 from gpu_scheduler.simulator.workload import TraceJob, Workload
 

@@ -10,7 +10,8 @@ from typing import Any
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import SetNode, SetPools, SetTenant
 from gpu_scheduler.control.state import CoreLimits
-from gpu_scheduler.engine.policy import Order, Policy, preset
+from gpu_scheduler.engine.policy import Order, Policy
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota, Running, Waiting
 from gpu_scheduler.model.intervals import IntervalSet

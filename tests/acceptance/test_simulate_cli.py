@@ -20,7 +20,7 @@ from gpu_scheduler.cli.simulate.command import (
     register,
     seeds,
 )
-from gpu_scheduler.engine.policy import PRESET_DESCRIPTIONS, PRESETS
+from gpu_scheduler.engine.presets import PRESET_DESCRIPTIONS, PRESETS
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.simulator.experiment import PredictorChoice
 from gpu_scheduler.simulator.generator import WorkShape

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from gpu_scheduler.control.messages import Cancel, Hold, NodeFenced, Release, Reprioritise, Retry
-from gpu_scheduler.engine.policy import PRESETS, Feedback, Policy, Preemption, Queueing
+from gpu_scheduler.engine.policy import Feedback, Policy, Preemption, Queueing
+from gpu_scheduler.engine.presets import PRESETS
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.control.messages import Cordon
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import QuotaTooSmall
 from gpu_scheduler.model.job import Job, JobState, Pool

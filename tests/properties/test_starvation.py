@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.engine.policy import PRESETS, Policy
+from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.engine.presets import PRESETS
 from gpu_scheduler.engine.priority import largest_gap_ms
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node

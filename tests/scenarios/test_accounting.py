@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.control.messages import Cancel
-from gpu_scheduler.engine.policy import PRESETS, Policy
+from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.engine.presets import PRESETS
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.predictors import Oracle
 from gpu_scheduler.simulator.workload import Partition, TraceJob

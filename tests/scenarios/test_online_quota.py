@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.engine.explain import explain
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Job, JobState, Pool
 from gpu_scheduler.model.tenant import Quota

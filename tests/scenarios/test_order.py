@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.engine.forecast import forecast_start
-from gpu_scheduler.engine.policy import PRESETS, Preemption
+from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.engine.presets import PRESETS
 from gpu_scheduler.model.tenant import Tier
 from tests.builders import (
     DAY,

@@ -15,7 +15,7 @@ from gpu_scheduler.control.messages import (
     PauseDevice,
     Uncordon,
 )
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.model.cluster_snapshot import PoolQuota

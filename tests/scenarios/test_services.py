@@ -28,7 +28,7 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.control.state import CoreLimits
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.errors import (
     AlreadyExists,
     Forbidden,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from gpu_scheduler.control.messages import Cancel, Hold, Release, SetNode
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.control.scheduling.cycle import RETURN_MS
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.store.rows import ReservationRow

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.simulator.generator import WorkShape, generate
 from gpu_scheduler.simulator.metrics import measure

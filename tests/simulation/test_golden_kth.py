@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.simulator.experiment import Conditions, PredictorChoice, run_policy
 from gpu_scheduler.simulator.traces.published_logs import read_swf
 from tests.simulation.exact_record import check_run

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.simulator.experiment import fill_by_seed, renamed_nodes
 from gpu_scheduler.simulator.traces.openb import Pod, read_nodes, read_pods

@@ -4,7 +4,8 @@ import csv
 
 import pytest
 
-from gpu_scheduler.engine.policy import DAY_MS, preset
+from gpu_scheduler.engine.policy import DAY_MS
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.simulator.experiment import run_policy
 from tests.simulation.golden import by_partition_seconds, needs_traces, philly, trace
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.priority import largest_gap_ms, longest_wait_ms
 from gpu_scheduler.simulator.experiment import run_policy
 from gpu_scheduler.simulator.outcomes import Run

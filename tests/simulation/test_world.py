@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.tenant import Quota, Tenant

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.engine.decide import Cycle
 from gpu_scheduler.engine.forecast import Foresight, foresee
-from gpu_scheduler.engine.policy import Policy, Preemption, preset
+from gpu_scheduler.engine.policy import Policy, Preemption
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.reservation.reserved_devices import choose_devices
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.transaction import Transaction

@@ -14,7 +14,8 @@ from gpu_scheduler.control.gpu_metering import Action, GpuRules
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetPools, SetTenant
 from gpu_scheduler.control.state import CoreLimits
-from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption, preset
+from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.ledger.cost import PriceList, Prices
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InvalidRequest

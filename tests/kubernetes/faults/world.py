@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import structlog
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.kubernetes.client.client import ApiClient
 from gpu_scheduler.kubernetes.client.errors import KubernetesError, OutcomeUnknown, Unreachable
 from gpu_scheduler.kubernetes.client.transport import Answer, Request, Stream

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_scheduler.api.planning import planner, question, worker
 from gpu_scheduler.api.planning.worker import read_question, write_question
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.what_if import Question
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.predict.history import History

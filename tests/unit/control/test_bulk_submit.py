@@ -9,7 +9,7 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Ended, RunCycle, SetNode, Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.errors import NeverFits, QueueFull
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Job

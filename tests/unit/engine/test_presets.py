@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.policy import PRESETS, preset
+from gpu_scheduler.engine.presets import PRESETS, preset
 from gpu_scheduler.model.errors import UnknownThing
 from tests.builders import a_job, a_node, a_state, started
 

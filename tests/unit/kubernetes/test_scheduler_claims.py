@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.kubernetes.client.errors import KubernetesError
 from gpu_scheduler.kubernetes.dynamic_resources import (
     IN_USE_FINALIZER,

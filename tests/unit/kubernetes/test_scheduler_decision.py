@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION, OWNER_ANNOTATION, RACK_LABELS
 from gpu_scheduler.kubernetes.scheduler.decision import Decision, Memory, make_decision
 from tests.kubernetes_objects import (

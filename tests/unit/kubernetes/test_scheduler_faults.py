@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.kubernetes.client.client import ApiClient
 from gpu_scheduler.kubernetes.client.errors import KubernetesError
 from gpu_scheduler.kubernetes.client.transport import Answer, Request, Stream

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.kubernetes.crds.claim import NeededCapacity
 from gpu_scheduler.kubernetes.crds.queue import GpuQueueStatus
 from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION

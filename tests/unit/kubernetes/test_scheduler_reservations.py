@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.kubernetes.client.client import ApiClient
 from gpu_scheduler.kubernetes.crds.reservation import GpuReservationStatus, ReservationPhase
 from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION

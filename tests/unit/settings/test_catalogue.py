@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from gpu_scheduler.engine.policy import PRESETS
+from gpu_scheduler.engine.presets import PRESETS
 from gpu_scheduler.settings.catalogue import (
     ITEMS,
     json_schema,
@@ -36,7 +36,7 @@ def test_every_setting_documents_effect_and_range() -> None:
 
 
 def test_every_policy_can_be_chosen() -> None:
-    assert set(declared.PRESETS) == set(PRESETS)
+    assert set(declared.PRESET_NAMES) == set(PRESETS)
 
 
 def test_sample_is_valid_and_complete(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ from gpu_scheduler.cli.simulate.workload import (
     seed_of,
     trace_reading,
 )
-from gpu_scheduler.engine.policy import PRESET_DESCRIPTIONS, PRESETS, Policy, preset
+from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.engine.presets import PRESET_DESCRIPTIONS, PRESETS, preset
 from gpu_scheduler.model.errors import InvalidInput
 from gpu_scheduler.simulator.experiment import (
     BELIEVE_THE_LIMIT,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.cli.simulate.command import CLUSTER, SHAPE, is_given
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.simulator.experiment import NO_LIMIT_MS

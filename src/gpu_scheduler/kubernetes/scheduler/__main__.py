@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.kubernetes.client.client import ApiClient
 from gpu_scheduler.kubernetes.client.configuration import load_configuration
 from gpu_scheduler.kubernetes.client.errors import KubernetesError, NotFound

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.settings.fields import DAY_S, Price, PriceChange, setting, table
 
-PRESETS = (
+PRESET_NAMES = (
     *("fair", "fifo", "sjf", "srtf", "las", "skip", "easy", "conservative"),
     *("random", "dot_product", "clustering", "packing", "best_fit", "fgd"),
     *("balance", "short", "feedback"),
@@ -88,7 +88,9 @@ class PolicySettings:
     """Scheduling policy and pools."""
 
     preset: str = setting(
-        "fair", "Scheduling policy; `tgpu simulate --list-policies` lists them.", choices=PRESETS
+        "fair",
+        "Scheduling policy; `tgpu simulate --list-policies` lists them.",
+        choices=PRESET_NAMES,
     )
     online_percent: int = setting(
         100,
