@@ -27,6 +27,7 @@ from pathlib import Path
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent import cgroups
+from gpu_scheduler.agent.device_filter import can_filter_devices
 from gpu_scheduler.agent.runners.container import NO_INIT, ContainerRunner, podman_init
 from gpu_scheduler.cli.admin.container_trial import NO_USER, run_trial, trial_user
 from gpu_scheduler.cli.parser import Options
@@ -260,7 +261,7 @@ def check_cgroups(context: Context) -> Iterator[Finding]:
     own = cgroups.own_groups(cgroups.read("/proc/self/cgroup"))
     yield from cgroup_findings(mounted, own, context.uid)
     if mounted.v1 or mounted.v2:
-        yield from device_findings(mounted, can_filter=cgroups.can_filter_devices())
+        yield from device_findings(mounted, can_filter=can_filter_devices())
 
 
 def cgroup_findings(mounted: cgroups.Mounts, own: dict[str, str], uid: int) -> Iterator[Finding]:
