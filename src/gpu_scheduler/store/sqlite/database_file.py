@@ -22,10 +22,10 @@ from gpu_scheduler.model.errors import (
     InvalidRequest,
     SchedulerError,
     StoreDamaged,
-    StoreTooNew,
     StoreUnavailable,
 )
 from gpu_scheduler.store.sql_queries import Migrations
+from gpu_scheduler.store.sqlite.migrate import apply, check_newest, missing_steps
 
 log = structlog.get_logger("database")
 _PRIMARY = 0xFF
@@ -122,7 +122,7 @@ def open_read_only(path: Path, steps: Migrations) -> sqlite3.Connection:
     connection = open_any_version(path)
     try:
         with translate_errors(path):
-            _check_newest(connection, path, steps[-1][0])
+            check_newest(connection, path, steps[-1][0])
     except BaseException:
         connection.close()
         raise
@@ -183,7 +183,7 @@ def _create(path: Path, steps: Migrations) -> None:
         connection = _connect(partial, "rw", busy_ms=0)
         try:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            _apply(connection, steps)
+            apply(connection, steps)
         finally:
             connection.close()
         partial.rename(path)
@@ -293,35 +293,12 @@ _LARGE = frozenset({"archived_jobs", "history", "attempts", "attempt_measures", 
 """Too large to check at every start; damage inside is found when it is read."""
 
 
-def _check_newest(connection: sqlite3.Connection, path: Path, newest: int) -> None:
-    version = _version(connection, path, newest)
-    if version < newest:
-        raise StoreUnavailable(
-            f"the store {path} has schema version {version}, but this program needs {newest}; "
-            "nothing was changed. 'tgpu db upgrade' migrates it, and so does a start of the "
-            "server"
-        )
-
-
 def _migrate(connection: sqlite3.Connection, path: Path, steps: Migrations) -> None:
-    newest = steps[-1][0]
-    version = _version(connection, path, newest)
-    missing = [step for step in steps if step[0] > version]
+    """Apply the missing migrations, after a backup copy."""
+    missing = missing_steps(connection, path, steps)
     if missing:
-        _copy(connection, path.with_name(f"{path.name}.before-{newest}"))
-        _apply(connection, missing)
-
-
-def _version(connection: sqlite3.Connection, path: Path, newest: int) -> int:
-    """Return the schema version of a file; raises if it is newer than this program supports."""
-    version: int = connection.execute("SELECT schema_version FROM meta").fetchone()[0]
-    if version > newest:
-        raise StoreTooNew(
-            f"the store {path} has schema version {version}, but this program supports versions "
-            f"up to {newest}; install the newer gpu-scheduler again, or restore "
-            f"{path.name}.before-{version}"
-        )
-    return version
+        _copy(connection, path.with_name(f"{path.name}.before-{steps[-1][0]}"))
+        apply(connection, missing)
 
 
 def _copy(connection: sqlite3.Connection, target: Path) -> None:
@@ -336,19 +313,6 @@ def _copy(connection: sqlite3.Connection, target: Path) -> None:
         copy.close()
     partial.rename(target)
     sync(target.parent)
-
-
-def _apply(connection: sqlite3.Connection, steps: Migrations) -> None:
-    """Apply all migrations in one transaction."""
-    script = "\n".join(
-        f"{text}\nUPDATE meta SET schema_version = {version:d};" for version, text in steps
-    )
-    try:
-        connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;")
-    except sqlite3.Error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _log_files(path: Path) -> list[Path]:
