@@ -9,11 +9,7 @@ import pytest
 
 from gpu_scheduler.simulator.metrics import Measures, measure
 from gpu_scheduler.simulator.outcomes import Run
-from gpu_scheduler.simulator.traces.published_logs import (
-    read_helios,
-    read_philly,
-    read_vc_nodes,
-)
+from gpu_scheduler.simulator.traces.helios_philly import read_helios, read_philly, read_vc_nodes
 from gpu_scheduler.simulator.workload import Workload
 
 TRACES = os.environ.get("TGPU_TRACES_DIR", "")

@@ -11,7 +11,7 @@ from gpu_scheduler.simulator.experiment import NO_LIMIT_MS
 from gpu_scheduler.simulator.metrics import forecast_error
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.predictors import Medians, Stated, UserMeans
-from gpu_scheduler.simulator.traces.published_logs import read_swf
+from gpu_scheduler.simulator.traces.swf import read_swf
 from gpu_scheduler.simulator.workload import Partition
 from gpu_scheduler.simulator.world import Physics, World
 from tests.simulation.exact_record import check_forecasts

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.simulator.experiment import Conditions, PredictorChoice, run_policy
-from gpu_scheduler.simulator.traces.published_logs import read_swf
+from gpu_scheduler.simulator.traces.swf import read_swf
 from tests.simulation.exact_record import check_run
 from tests.simulation.golden import needs_traces, shown, trace
 

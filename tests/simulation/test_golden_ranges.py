@@ -5,7 +5,7 @@ import pytest
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.simulator.experiment import Conditions, run_policy
 from gpu_scheduler.simulator.range_quality import RangeQuality, range_quality
-from gpu_scheduler.simulator.traces.published_logs import read_swf
+from gpu_scheduler.simulator.traces.swf import read_swf
 from gpu_scheduler.simulator.workload import Workload
 from tests.simulation.golden import needs_traces, philly, trace, venus
 

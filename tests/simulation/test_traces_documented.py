@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.simulator.generator import WorkShape
-from gpu_scheduler.simulator.traces import openb, published_logs
+from gpu_scheduler.simulator.traces import helios_philly, openb
 from gpu_scheduler.simulator.traces.detect import TraceFormat
 from gpu_scheduler.simulator.traces.records import JOB_COLUMNS, NODE_COLUMNS, TENANT_COLUMNS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "traces.md"
 LAYOUTS = (
-    published_logs.HELIOS_LAYOUT,
+    helios_philly.HELIOS_LAYOUT,
     openb.POD_LAYOUT,
     openb.NODE_LAYOUT,
-    published_logs.PHILLY_LAYOUT,
+    helios_philly.PHILLY_LAYOUT,
 )
 
 

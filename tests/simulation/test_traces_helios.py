@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.simulator.traces.published_logs import read_helios, read_vc_nodes
+from gpu_scheduler.simulator.traces.helios_philly import read_helios, read_vc_nodes
 from gpu_scheduler.simulator.workload import Cluster
 from tests.simulation.trace_files import Refusal, a_cluster, a_file, a_table, gzipped, jobs_of
 

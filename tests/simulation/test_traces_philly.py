@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpu_scheduler.simulator.traces.published_logs import read_philly, read_vc_nodes
+from gpu_scheduler.simulator.traces.helios_philly import read_philly, read_vc_nodes
 from gpu_scheduler.simulator.workload import Cluster
 from tests.simulation.trace_files import Refusal, a_cluster, a_file, gzipped, jobs_of
 

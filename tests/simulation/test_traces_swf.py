@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.simulator.traces.published_logs import read_swf
+from gpu_scheduler.simulator.traces.swf import read_swf
 from tests.simulation.trace_files import Refusal, a_cluster, a_file, gzipped, jobs_of
 
 HEADER = ("; Version: 2.2", "; MaxNodes: 50", ";  MaxProcs: 100", ";")

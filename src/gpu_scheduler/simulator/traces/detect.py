@@ -13,7 +13,7 @@ from pathlib import Path
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.simulator.traces import native_format, openb, published_logs
+from gpu_scheduler.simulator.traces import helios_philly, native_format, openb, swf
 from gpu_scheduler.simulator.traces.collector import Reading
 from gpu_scheduler.simulator.traces.parsing import Layout, Row, head, header_of, read_rows
 from gpu_scheduler.simulator.traces.records import (
@@ -62,9 +62,9 @@ def read_trace(
     if trace_format is TraceFormat.JSON:
         return native_format.read_json(path, cluster)
     if trace_format is TraceFormat.PHILLY:
-        return published_logs.read_philly(path, cluster)
+        return helios_philly.read_philly(path, cluster)
     if trace_format is TraceFormat.SWF:
-        return published_logs.read_swf(path, cluster)
+        return swf.read_swf(path, cluster)
     if cluster is None:
         raise InvalidInput(
             f"a trace in the format {trace_format} has no nodes; expected a cluster in addition, "
@@ -72,7 +72,7 @@ def read_trace(
             file=str(path),
         )
     if trace_format is TraceFormat.HELIOS:
-        return published_logs.read_helios(path, cluster, use_cpus=use_cpus)
+        return helios_philly.read_helios(path, cluster, use_cpus=use_cpus)
     if trace_format is TraceFormat.OPENB:
         return openb.read_openb(path, cluster)
     if trace_format is TraceFormat.JSON_LINES:
@@ -112,16 +112,13 @@ def detect_format(path: Path) -> TraceFormat:
     first = lines[0].strip()
     if first.startswith("{"):
         return _kind_of_json(first)
-    if (
-        first.startswith(published_logs.SWF_COMMENT)
-        or len(first.split()) == published_logs.SWF_FIELDS
-    ):
+    if first.startswith(swf.SWF_COMMENT) or len(first.split()) == swf.SWF_FIELDS:
         return TraceFormat.SWF
     header = header_of(first)
     for trace_format, column in _TABLES:
         if column in header:
             return trace_format
-    node_layouts = (published_logs.VC_LAYOUT, openb.NODE_LAYOUT, NODE_LAYOUT)
+    node_layouts = (helios_philly.VC_LAYOUT, openb.NODE_LAYOUT, NODE_LAYOUT)
     if not all(layout.fault(header) for layout in node_layouts):
         raise InvalidInput(
             "the file lists machines; expected a trace of jobs, so give this file as the cluster",
@@ -154,8 +151,8 @@ def read_cluster(path: Path) -> Cluster:
     if beginning.startswith(("{", "[")):
         return Cluster.pool(native_format.read_json_nodes(path))
     header = header_of(beginning.partition("\n")[0])
-    if not published_logs.VC_LAYOUT.fault(header):
-        return published_logs.read_vc_nodes(path)
+    if not helios_philly.VC_LAYOUT.fault(header):
+        return helios_philly.read_vc_nodes(path)
     if not openb.NODE_LAYOUT.fault(header):
         return Cluster.pool(openb.read_nodes(path))
 
