@@ -20,7 +20,7 @@ from typing import TypeVar
 import structlog
 
 from gpu_scheduler.control.access import permissions, queue_shares
-from gpu_scheduler.control.access.audit import record
+from gpu_scheduler.control.access.accepted_commands_audit import record
 from gpu_scheduler.control.access.permissions import Rules, apply_rules, jobs_named_in
 from gpu_scheduler.control.clock import Calendar
 from gpu_scheduler.control.core import Core

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.http import audit
-from gpu_scheduler.api.http.audit import MOST_KINDS, AuditLog, is_audited
+from gpu_scheduler.api.http import rejected_requests_audit
+from gpu_scheduler.api.http.rejected_requests_audit import MOST_KINDS, AuditLog, is_audited
 from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.store.interface import AuditQuery
 from gpu_scheduler.store.rows import AuditRow
@@ -36,7 +36,7 @@ def lab() -> Iterator[ApiLab]:
         pytest.MonkeyPatch.context() as patch,
         ApiLab(authenticators=[ByHeader()], server_uid=0) as lab,
     ):
-        patch.setattr(audit, "FLUSH_S", 0.05)
+        patch.setattr(rejected_requests_audit, "FLUSH_S", 0.05)
         yield lab
 
 

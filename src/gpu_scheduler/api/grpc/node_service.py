@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidSignature
 
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority
 from gpu_scheduler.api.grpc.errors import abort, host_of
-from gpu_scheduler.api.http.audit import AuditLog
+from gpu_scheduler.api.http.rejected_requests_audit import AuditLog
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.control.access.credentials import check_token

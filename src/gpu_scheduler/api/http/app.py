@@ -30,7 +30,6 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.forwarded_identity import HEADER as FORWARDED_IDENTITY
 from gpu_scheduler.api.ha.leadership_gate import FORWARDED_HEADER
 from gpu_scheduler.api.ha.proxy import LeaderProxy
-from gpu_scheduler.api.http.audit import AuditLog, is_audited
 from gpu_scheduler.api.http.dashboard import dashboard_operations
 from gpu_scheduler.api.http.errors import (
     RETRY_AFTER,
@@ -45,6 +44,7 @@ from gpu_scheduler.api.http.errors import (
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
 from gpu_scheduler.api.http.openapi import READING, Handler, Operation, Router, openapi_document
 from gpu_scheduler.api.http.rate_limit import RateLimit
+from gpu_scheduler.api.http.rejected_requests_audit import AuditLog, is_audited
 from gpu_scheduler.api.http.request import (
     HTML,
     WEBSOCKET_RESPONSE,

@@ -16,7 +16,7 @@ from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import Receive, Request, Send, until_first_ends
 from gpu_scheduler.api.nodes.streams import TerminalSession
 from gpu_scheduler.api.routes.job_views import attempt_id, last_attempt
-from gpu_scheduler.control.access.audit import DONE
+from gpu_scheduler.control.access.accepted_commands_audit import DONE
 from gpu_scheduler.model.errors import (
     ClusterError,
     Forbidden,

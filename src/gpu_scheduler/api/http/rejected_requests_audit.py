@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from gpu_scheduler.api.interfaces import Service
-from gpu_scheduler.control.access.audit import REFUSED
+from gpu_scheduler.control.access.accepted_commands_audit import REFUSED
 from gpu_scheduler.store.rows import AuditRow
 
 FLUSH_S = 1.0

@@ -1,4 +1,4 @@
-"""Audit log: a command and its outcome come in, an audit row goes out."""
+"""Audit log of accepted commands: a command and its outcome come in, an audit row goes out."""
 
 from __future__ import annotations
 
