@@ -1,4 +1,4 @@
-"""Old name of `watchdog`: a launcher from before the upgrade starts the watchdog by this name.
+"""Old name of `lease_watchdog`: a launcher from before the upgrade starts it by this name.
 
 `python -I -m gpu_scheduler.agent.launcher.guard --dir D --mark M`
 """

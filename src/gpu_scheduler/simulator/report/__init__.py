@@ -1,8 +1,9 @@
 """One HTML file that compares several policies on the same workload.
 
 Runs and their measures come in, one self-contained file goes out: no network, no fonts or scripts
-from elsewhere, the same bytes for the same runs. `page` puts it together; `curves` turns runs into
-a bounded number of points; `line_chart` and `bar_chart` draw; `markup` escapes every text.
+from elsewhere, the same bytes for the same runs. `page` puts it together; `sections` turns runs
+into a bounded number of points, `charts` draws them, and `data_tables` has the numbers. `document`
+escapes every text. `capacity` is the report of one workload on clusters of several sizes.
 """
 
 from gpu_scheduler.simulator.report.page import write_report
