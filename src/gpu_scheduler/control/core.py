@@ -23,7 +23,7 @@ from gpu_scheduler.control.jobs import (
     usage_correction,
 )
 from gpu_scheduler.control.nodes import admin, inventory, lost_nodes
-from gpu_scheduler.control.scheduling import calendar_times, cycle, reservation_commands
+from gpu_scheduler.control.scheduling import cycle, reservation_commands, wall_clock_step
 from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import InternalError, SchedulerError
@@ -146,7 +146,7 @@ HANDLERS: dict[type, Handler] = {
     m.Reserve: reservation_commands.reserve,
     m.CancelReservation: reservation_commands.cancel,
     m.NoteEstimates: queueing.note_estimates,
-    m.SetCalendar: calendar_times.set_calendar,
+    m.SetCalendar: wall_clock_step.set_calendar,
     # services
     m.CreateService: services.apply,
     m.UpdateService: services.apply,
