@@ -29,7 +29,7 @@ from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.reconcile import Repairs
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.decide import _BlockedJobs
-from gpu_scheduler.engine.quota.rules import Admission
+from gpu_scheduler.engine.quota.admission import Admission
 from gpu_scheduler.model.job import ENDED
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import AdvanceReservation, Allocation

@@ -30,7 +30,7 @@ from gpu_scheduler.engine.preemption.preemptor import (
 )
 from gpu_scheduler.engine.preemption.victims import FreedPlace, SearchSpace
 from gpu_scheduler.engine.queue import Entry, Group, JobContext, JobShape, Merge
-from gpu_scheduler.engine.quota.rules import Amounts, is_for_gpus
+from gpu_scheduler.engine.quota.admission import Amounts, is_for_gpus
 from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.engine.quota.usage import CycleHoldings, QuotaUsage
 from gpu_scheduler.engine.reservation.advance_reservations import AdvanceReservations

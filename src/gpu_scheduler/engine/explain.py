@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_scheduler.engine.placement.capacity import described
 from gpu_scheduler.engine.placement.gangs import most_members, place_gang
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.quota.rules import for_gpus
+from gpu_scheduler.engine.quota.admission import for_gpus
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_resources import NodeResources

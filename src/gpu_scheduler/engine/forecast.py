@@ -28,7 +28,7 @@ from gpu_scheduler.engine.arrivals import (
 from gpu_scheduler.engine.decide import Cycle
 from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.quota.rules import user_quota_of
+from gpu_scheduler.engine.quota.admission import user_quota_of
 from gpu_scheduler.engine.reservation.backfill_calendar import StartedJob
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_resources import Grant

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.engine.quota.rules import pool_guarantees
+from gpu_scheduler.engine.quota.admission import pool_guarantees
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Pool
 

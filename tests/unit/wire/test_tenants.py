@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpu_scheduler.api.routes.tenants import tenant_form
-from gpu_scheduler.engine.quota.rules import Amounts
+from gpu_scheduler.engine.quota.admission import Amounts
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
 from gpu_scheduler.wire.tenants import TenantPatch, TenantRequest, read_tenant

@@ -29,7 +29,7 @@ from gpu_scheduler.api.queue_order import SORTS, SortedJobs
 from gpu_scheduler.api.routes.job_views import JobLine, JobViews, job_views
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.control.state import ControlState
-from gpu_scheduler.engine.quota.report import node_shares
+from gpu_scheduler.engine.quota.node_shares import node_shares
 from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing

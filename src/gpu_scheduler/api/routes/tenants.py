@@ -25,7 +25,7 @@ from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.submit import period_of, spent, user_quota, waiting_of
 from gpu_scheduler.control.messages import RemoveTenant, SetTenant
 from gpu_scheduler.control.state import ControlState
-from gpu_scheduler.engine.quota.rules import Amounts
+from gpu_scheduler.engine.quota.admission import Amounts
 from gpu_scheduler.ledger.decayed_usage import Account, account_of
 from gpu_scheduler.model.errors import AlreadyExists, WrongState
 from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller

@@ -2,8 +2,8 @@
 
 `State` holds what is shown and turns keys into actions; it does no I/O. `Screen` is the terminal:
 keys in, lines out. `Top` runs the loop: fetch an overview from the server, draw it, wait for a key,
-perform the action. Each refresh is one request for the jobs that fit on the screen. `top_view`
-renders the lines.
+perform the action. Each refresh is one request for the jobs that fit on the screen.
+`top_rendering` renders the lines.
 """
 
 from __future__ import annotations

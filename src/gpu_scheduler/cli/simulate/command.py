@@ -1,7 +1,7 @@
 """`tgpu simulate`: options and dispatch.
 
-The options choose a workload, policies and conditions; `work` makes the workload, and `modes` runs
-the simulator and renders the result. Those modules are heavy and imported when needed.
+The options choose a workload, policies and conditions; `workload` makes the workload, and `modes`
+runs the simulator and renders the result. Those modules are heavy and imported when needed.
 Every option defaults to None, so that the checks know which ones were given; the defaults are
 applied where the values are used.
 """

@@ -3,7 +3,7 @@
 A user may have at most a percentage of the places that other users leave free, and a tenant at most
 a percentage of those that other tenants leave free. So several users who take all they may still
 leave room for the next one. A limit of waiting jobs that was set for a user or tenant replaces its
-share (see `check_pending`). Admins are limited by the size of the queue only.
+share (see `control.jobs.submit`). Admins are limited by the size of the queue only.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from gpu_scheduler.control.messages import Command, Fact, Submit, SubmitAll, Sub
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.arrivals import MOST_RECENT
 from gpu_scheduler.engine.placement.capacity import ever_fits, largest_node_gpus
-from gpu_scheduler.engine.quota.rules import never_admitted, user_quota_of
+from gpu_scheduler.engine.quota.admission import never_admitted, user_quota_of
 from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.ledger.decayed_usage import Account, account_of, tenant_and_user
 from gpu_scheduler.ledger.units import Period

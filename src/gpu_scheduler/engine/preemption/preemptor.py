@@ -19,7 +19,7 @@ from gpu_scheduler.engine.preemption.victims import (
     evictions_for,
 )
 from gpu_scheduler.engine.queue import JobContext
-from gpu_scheduler.engine.quota.rules import job_amounts
+from gpu_scheduler.engine.quota.admission import job_amounts
 from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.reservation.backfill_calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry

@@ -17,8 +17,8 @@ from operator import itemgetter
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.priority import level_of
 from gpu_scheduler.engine.queue import Entry, JobContext
-from gpu_scheduler.engine.quota.column import Key, Reclaimed
-from gpu_scheduler.engine.quota.rules import job_amounts, summed
+from gpu_scheduler.engine.quota.admission import job_amounts, summed
+from gpu_scheduler.engine.quota.resource_limits import Key, Reclaimed
 from gpu_scheduler.engine.quota.tree import POOLS, QuotaTree, Right
 from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry

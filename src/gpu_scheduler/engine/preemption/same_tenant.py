@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gpu_scheduler.engine.preemption.reasons import Candidates, PreemptionRights
-from gpu_scheduler.engine.quota.rules import Admission, Amounts, Sums
+from gpu_scheduler.engine.quota.admission import Admission, Amounts, Sums
 from gpu_scheduler.engine.state.cluster_state import RunningEntry
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import PreemptionReason

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.engine.quota.column import (
+from gpu_scheduler.engine.quota.resource_limits import (
     ROOT,
     Column,
     Entitlement,
@@ -27,7 +27,7 @@ from gpu_scheduler.model.tenant import Tenant
 
 if TYPE_CHECKING:
     from gpu_scheduler.engine.queue import GroupKey
-    from gpu_scheduler.engine.quota.rules import Amounts, Holdings
+    from gpu_scheduler.engine.quota.admission import Amounts, Holdings
 
 HOURS = "GPU-hours"
 POOLS = "pools"

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from gpu_scheduler.engine.queue import Entry, JobContext, JobShape
-from gpu_scheduler.engine.quota.rules import Admission, Amounts, Sums, job_amounts, summed
+from gpu_scheduler.engine.quota.admission import Admission, Amounts, Sums, job_amounts, summed
 from gpu_scheduler.engine.quota.tree import Right
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job, Pool

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpu_scheduler.engine.placement.placer import Placer
 from gpu_scheduler.engine.queue import JobContext, JobShape
-from gpu_scheduler.engine.quota.rules import Amounts
+from gpu_scheduler.engine.quota.admission import Amounts
 from gpu_scheduler.engine.reservation.advance_reservations import AdvanceReservations, ExclusionRule
 from gpu_scheduler.engine.reservation.node_timeline import (
     Booking,

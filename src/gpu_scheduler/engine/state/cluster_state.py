@@ -15,7 +15,7 @@ from gpu_scheduler.engine.placement.scoring import ScoreMemory, needs_vectors
 from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
 from gpu_scheduler.engine.priority import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.queue import Entry, GroupKey, JobShape, Queue
-from gpu_scheduler.engine.quota.rules import Amounts, Holdings, job_amounts, pool_guarantees
+from gpu_scheduler.engine.quota.admission import Amounts, Holdings, job_amounts, pool_guarantees
 from gpu_scheduler.engine.quota.tree import TreeLimits
 from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex

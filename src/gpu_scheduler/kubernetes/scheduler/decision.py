@@ -17,7 +17,7 @@ from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.forecast import Foresight, foresee
 from gpu_scheduler.engine.policy import Policy
-from gpu_scheduler.engine.quota.report import NodeShare, node_shares
+from gpu_scheduler.engine.quota.node_shares import NodeShare, node_shares
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.kubernetes.crds.node_status import Gpu
 from gpu_scheduler.kubernetes.names import (

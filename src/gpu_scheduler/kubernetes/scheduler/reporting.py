@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gpu_scheduler.engine.quota.report import NodeShare
+from gpu_scheduler.engine.quota.node_shares import NodeShare
 from gpu_scheduler.kubernetes.crds.claim import (
     AllocatedDevice,
     ClaimMember,

@@ -1,4 +1,4 @@
-"""One resource in the quota tree: what each node holds, may still hold, and can reclaim.
+"""One resource (a column) of the quota tree: what each node holds, may hold, and can reclaim.
 
 In: the limits of the nodes. Out: answers about one resource, such as GPUs of one model in
 milli-GPUs. What a node holds includes its children. Idle guaranteed GPUs are lent to the other

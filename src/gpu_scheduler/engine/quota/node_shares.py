@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.engine.quota.column import ROOT, Column, Node
-from gpu_scheduler.engine.quota.rules import Admission
+from gpu_scheduler.engine.quota.admission import Admission
+from gpu_scheduler.engine.quota.resource_limits import ROOT, Column, Node
 from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.quota_tree import ANY_MODEL, CLUSTER

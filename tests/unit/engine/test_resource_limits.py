@@ -1,6 +1,6 @@
 """One resource in the quota tree: what nodes may hold, lend and reclaim."""
 
-from gpu_scheduler.engine.quota.column import ROOT, Column, NodeLimits, Reserve
+from gpu_scheduler.engine.quota.resource_limits import ROOT, Column, NodeLimits, Reserve
 
 
 def a_column(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.engine.quota.rules import (
+from gpu_scheduler.engine.quota.admission import (
     Admission,
     Amounts,
     Holdings,

@@ -1,4 +1,4 @@
-"""Quota rules: whether a user, a tenant and a pool may hold more right now.
+"""Admission by quotas: whether a user, a tenant and a pool may hold more right now.
 
 A strict quota is a ceiling. An elastic quota is a guarantee in the quota tree (`tree`), above which
 jobs that can be preempted borrow what others leave idle. `Admission` answers with a `Reason`, or
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.policy import DAY_MS, Policy
-from gpu_scheduler.engine.quota.column import ROOT, Key, Node
+from gpu_scheduler.engine.quota.resource_limits import ROOT, Key, Node
 from gpu_scheduler.engine.quota.tree import HOURS, POOLS, QuotaTree, TreeLimits
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.job import Job, Pool

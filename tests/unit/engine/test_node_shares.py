@@ -1,6 +1,6 @@
 """What each node of the quota tree is shown to use, borrow and lend."""
 
-from gpu_scheduler.engine.quota.report import node_shares
+from gpu_scheduler.engine.quota.node_shares import node_shares
 from tests.builders import a_node, a_state
 from tests.quota_lab import QuotaLab, a_quota, gpus
 
