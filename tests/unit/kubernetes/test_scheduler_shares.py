@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.kubernetes.client.client import ApiClient
 from gpu_scheduler.kubernetes.names import (
     ALLOCATED_ANNOTATION,
