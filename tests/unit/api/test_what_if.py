@@ -258,3 +258,23 @@ def test_worker_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(planner, "MOST_SECONDS", 0.2)
     with pytest.raises(ClusterError, match="was stopped"):
         asyncio.run(planner.run(a_question(), 1.0))
+
+
+def test_callers_that_waited_for_a_forecast_that_failed_do_not_each_repeat_it(
+    lab: ApiLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+
+    async def fail(*_: object) -> None:
+        runs.append(1)
+        await asyncio.sleep(0)
+        raise ClusterError("the forecast took too long")
+
+    async def ask_often() -> list[Any]:
+        service: Any = lab.loop
+        asked = planner.Planner(service, clock=lambda: 100.0)
+        return await asyncio.gather(*(asked.forecast() for _ in range(5)), return_exceptions=True)
+
+    monkeypatch.setattr(planner, "run", fail)
+    assert {str(error) for error in asyncio.run(ask_often())} == {"the forecast took too long"}
+    assert len(runs) == 1

@@ -59,21 +59,32 @@ class Planner:
         self._seconds = seconds
         self._clock = clock
         self._forecast: Forecast | None = None
+        self._failure = ""
+        self._retry_at = 0.0
         self._forecasting = asyncio.Lock()
         self._asking = asyncio.Semaphore(1)
         self._questions = 0
 
     async def forecast(self) -> Forecast:
-        """Return the forecast of everything; one that is a few seconds old will do."""
+        """Return the forecast of everything; one that is a few seconds old will do.
+
+        If it failed, so do the calls in the next seconds: those that waited do not each repeat it.
+        """
         async with self._forecasting:
             found = self._forecast
             began = self._clock()
+            if self._failure and began < self._retry_at:
+                raise ClusterError(self._failure)
             if found is None or began >= found.fresh_until:
                 state = self._service.core.state
                 waiting = len(state.cluster.queue)
                 question = question_of(state, self._service.now_ms())
-                answer = await run(question, self._seconds)
-                ended = self._clock()
+                try:
+                    answer = await run(question, self._seconds)
+                except ClusterError as error:
+                    self._failure, self._retry_at = str(error), self._clock() + LEAST_PAUSE_S
+                    raise
+                self._failure, ended = "", self._clock()
                 fresh_until = ended + max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - began))
                 found = self._forecast = Forecast(question, answer, waiting, fresh_until)
         return found
