@@ -13,15 +13,18 @@ import re
 import shlex
 from collections.abc import Hashable, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpu_scheduler.model.job import Job
 
 LONGEST_TEXT = 500
 MOST_WORDS = 500
-LONGEST_LINE = 4_000
+LONGEST_LINE = 2_000
 """What follows in a longer command, or line for a shell, does not identify it: every forecast reads
 the commands of all jobs again, so the cost of each is bounded."""
+MOST_LINES = 8_192
+"""So many lines are parsed only once: more than a forecast has jobs."""
 MOST_COMMANDS = 8
 """Of the commands in one line for a shell, so many identify it."""
 
@@ -122,7 +125,7 @@ def identity_of(command: Sequence[str]) -> CommandIdentity:
         option = words[options]
         rest = words[options + 1 :]
         if language in _SHELLS and option.endswith("c") and rest:
-            return _shell_line(rest[0])
+            return _shell_line(rest[0][:LONGEST_LINE])
         if option in {"-m", "-c", "-e", "-jar"} and rest:
             return _identity(f"{language} {option} {rest[0]}", rest[1:])
         options += 2 if option in {"-W", "-X", "-cp"} else 1
@@ -165,10 +168,11 @@ def _after_options(words: list[str]) -> list[str]:
     return words[place:]
 
 
+@lru_cache(maxsize=MOST_LINES)
 def _shell_line(line: str) -> CommandIdentity:
     """What a line for a shell runs, without the commands that only prepare."""
     commands: list[list[str]] = [[]]
-    for word in _words(line[:LONGEST_LINE]):
+    for word in _words(line):
         if word in _SEPARATORS:
             commands.append([])
         else:

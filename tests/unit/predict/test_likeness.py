@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpu_scheduler.predict import likeness
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.predict.likeness import CommandIdentity, identity_of
 from tests.builders import HOUR, MINUTE, a_job
@@ -83,3 +84,17 @@ def test_only_the_beginning_of_a_long_command_is_read(prefix: str) -> None:
     assert identity_of([*launchers, "train"]) == identity_of([*launchers, "echo"])
     line = f"{prefix} " * 4_000
     assert identity_of(["bash", "-c", f"{line} train"]) == identity_of(["bash", "-c", line])
+
+
+def test_line_for_a_shell_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forecast asks for the identity of every job, on the loop that also answers users."""
+    parsed: list[str] = []
+
+    def words(line: str) -> list[str]:
+        parsed.append(line)
+        return line.split()
+
+    monkeypatch.setattr(likeness, "_words", words)
+    command = ["bash", "-c", "python only_in_this_test.py"]
+    assert identity_of(command) == identity_of(command)
+    assert parsed == command[2:]
