@@ -4,6 +4,8 @@ SCHEDULER_NAME = "gpu-scheduler"
 """`spec.schedulerName` of the pods that the scheduler assigns."""
 GPU_RESOURCE = "nvidia.com/gpu"
 """The extended resource of whole GPUs; a pod that asks for it needs no GpuClaim."""
+MIG_RESOURCE = "nvidia.com/mig-"
+"""With the profile behind it: the extended resource of MIG slices, as NVIDIA's plugin names it."""
 
 CLAIM_ANNOTATION = "gpu.scheduling/claim"
 """On a pod: the name of its GpuClaim, in the same namespace."""

@@ -99,6 +99,46 @@ def test_mig_slices_are_given_once() -> None:
     assert (NAMESPACE, "p2") in decision.waiting
 
 
+SLICES = [{"uuid": f"MIG-{number}", "profile": "1g.10gb"} for number in range(2)]
+SLICE = {"nvidia.com/mig-1g.10gb": "1"}
+
+
+def a_mig_node() -> list[Manifest]:
+    node = a_node("n", gpus=0, more={"nvidia.com/mig-1g.10gb": "2"})
+    return [node, a_node_status("n", [a_gpu(0, mode="MIG", migSlices=SLICES)])]
+
+
+def test_mig_slices_by_extended_resource_are_leased_as_well() -> None:
+    decision = decided(*a_mig_node(), *(a_pod(f"p{n}", requests=SLICE) for n in range(3)))
+    uuids = [one.pods[0].devices[0].uuid for one in decision.assignments]
+    assert sorted(uuids) == ["MIG-0", "MIG-1"]
+    assert "1g.10gb" in why(decision, "p2")
+
+
+@pytest.mark.parametrize(
+    ("requests", "devices", "reason"),
+    [
+        ({**SLICE, "nvidia.com/gpu": "1"}, {}, "a pod gets GPUs of one kind"),
+        ({**SLICE, "nvidia.com/mig-2g.20gb": "1"}, {}, "a pod gets GPUs of one kind"),
+        ({"nvidia.com/mig-large": "1"}, {}, "MIG profile 'large' is not known"),
+        (SLICE, {"migProfile": "2g.20gb"}, "asks for 1 nvidia.com/mig-1g.10gb; make both equal"),
+    ],
+)
+def test_mig_slices_that_no_container_could_get_are_refused(
+    requests: dict[str, str], devices: dict[str, str], reason: str
+) -> None:
+    claim = a_claim("c", devices={"count": 1, "exclusivity": "Shared", **devices})
+    pod = a_pod("p", claim="c" if devices else "", requests=requests)
+    bound = a_pod("bound", requests=requests, node="n")
+    assert reason in why(decided(*a_mig_node(), claim, pod, bound), "p")
+
+
+def test_mig_slices_of_another_scheduler_close_the_node_to_gpu_pods() -> None:
+    foreign = a_pod("foreign", requests=SLICE, node="n", scheduler="default-scheduler")
+    decision = decided(*a_mig_node(), foreign, a_pod("p", requests=SLICE))
+    assert "in use by pods of another scheduler" in why(decision, "p")
+
+
 @pytest.mark.parametrize("memory", ["1e5000", "1e999999999", "1e9223372036854775807"])
 def test_a_claim_for_an_absurd_amount_of_memory_does_not_stop_the_others(memory: str) -> None:
     decision = decided(

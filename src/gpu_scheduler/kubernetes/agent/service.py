@@ -40,13 +40,11 @@ from gpu_scheduler.kubernetes.container_runtime import (
     kubelet_version,
     supports_cdi,
 )
-from gpu_scheduler.kubernetes.names import GPU_RESOURCE
+from gpu_scheduler.kubernetes.names import GPU_RESOURCE, MIG_RESOURCE
 from gpu_scheduler.kubernetes.objects import NODES, PODS, NodeSystemInfo, Pod
 from gpu_scheduler.kubernetes.reflector import Reflector
 from gpu_scheduler.model.measurements import NodeReadings
 
-MIG_RESOURCE = "nvidia.com/mig-"
-"""With the profile behind it: the extended resource of MIG slices, as NVIDIA's plugin names it."""
 log = structlog.get_logger("agent")
 
 

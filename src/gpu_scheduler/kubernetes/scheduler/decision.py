@@ -23,6 +23,7 @@ from gpu_scheduler.kubernetes.crds.node_status import Gpu
 from gpu_scheduler.kubernetes.names import (
     ATTEMPT_ANNOTATION,
     GPU_RESOURCE,
+    MIG_RESOURCE,
     SCHEDULER_NAME,
     device_lease_name,
 )
@@ -795,7 +796,11 @@ def _share_of(index: int, holder: Holder) -> DeviceShare:
 
 def _has_foreign_gpus(pods: Iterable[Pod]) -> bool:
     return any(
-        pod.spec.scheduler_name != SCHEDULER_NAME and pod_requests(pod).get(GPU_RESOURCE, 0)
+        pod.spec.scheduler_name != SCHEDULER_NAME
+        and any(
+            count and (name == GPU_RESOURCE or name.startswith(MIG_RESOURCE))
+            for name, count in pod_requests(pod).items()
+        )
         for pod in pods
     )
 

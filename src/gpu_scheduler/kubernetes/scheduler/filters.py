@@ -17,7 +17,7 @@ import msgspec
 from gpu_scheduler.kubernetes.container_runtime import FIRST_DRA_KUBELET, kubelet_version
 from gpu_scheduler.kubernetes.crds.conditions import ConditionStatus
 from gpu_scheduler.kubernetes.dynamic_resources import DRIVER
-from gpu_scheduler.kubernetes.names import GPU_RESOURCE
+from gpu_scheduler.kubernetes.names import GPU_RESOURCE, MIG_RESOURCE
 from gpu_scheduler.kubernetes.objects import (
     LabelSelector,
     Node,
@@ -426,7 +426,7 @@ def _port_rejection(wanted: tuple[HostPort, ...], taken: list[HostPort]) -> str:
 def _room_rejection(requests: Amounts, load: NodeLoad, *, engine_plans: bool) -> str:
     for resource, wanted in sorted({**requests, PODS_RESOURCE: 1}.items()):
         used = load.used.get(resource, 0)
-        if engine_plans and resource in PLANNED_BY_ENGINE:
+        if engine_plans and (resource in PLANNED_BY_ENGINE or resource.startswith(MIG_RESOURCE)):
             used = 0
         if wanted > 0 and used + wanted > load.allocatable.get(resource, 0):
             return f"with too little {'room for pods' if resource == PODS_RESOURCE else resource}"

@@ -6,6 +6,7 @@ GPUs come from its GpuClaim (named by annotation, or by an owner that a claim na
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from gpu_scheduler.kubernetes.names import (
     ALLOCATED_ANNOTATION,
     CLAIM_ANNOTATION,
     GPU_RESOURCE,
+    MIG_RESOURCE,
     OWNER_ANNOTATION,
     SCHEDULER_NAME,
 )
@@ -44,8 +46,9 @@ from gpu_scheduler.kubernetes.scheduler.queues import Queues
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import MAX_PRIORITY, NORMAL_PRIORITY, Job
 from gpu_scheduler.model.node import canonical_model_name
-from gpu_scheduler.model.request import WHOLE_MILLI, Request, Topology
+from gpu_scheduler.model.request import WHOLE_MILLI, Request, Topology, mig_share_milli
 
+_MIG_NAME = re.compile(re.escape(MIG_RESOURCE) + r"([1-7]g\..+)")
 PRIORITY_DOUBLING = 300
 """Points of the engine for each doubling of a Kubernetes priority."""
 
@@ -282,6 +285,15 @@ def member_of(pod: Pod, claim: GpuClaim | None, reader: ClaimReader | None = Non
             f"its GpuClaim '{name}' is for shared GPUs, but the pod asks for {plain_gpus} whole "
             f"ones by {GPU_RESOURCE}; leave that out"
         )
+    slices = _plain_slices(pod)
+    if slices and slices != {devices.mig_profile: devices.count}:
+        asked = ", ".join(
+            f"{count} {MIG_RESOURCE}{slices_of}" for slices_of, count in slices.items()
+        )
+        raise InvalidRequest(
+            f"its GpuClaim '{name}' is for {devices.count} of MIG profile "
+            f"'{devices.mig_profile}', but the pod asks for {asked}; make both equal"
+        )
     if plain_gpus not in (0, devices.count):
         raise InvalidRequest(
             f"its GpuClaim '{name}' is for {devices.count} GPUs, but the pod asks for "
@@ -340,6 +352,17 @@ def _with_selector(pod: Pod, claim: GpuClaim) -> Pod:
 
 def _member_by_requests(pod: Pod, needs: DeviceNeeds | None) -> Member:
     if needs is None:
+        asked = sorted(
+            name
+            for name, count in pod_requests(pod).items()
+            if count and (name == GPU_RESOURCE or name.startswith(MIG_RESOURCE))
+        )
+        if len(asked) > 1:
+            raise InvalidRequest(
+                f"it asks for GPUs by {' and '.join(asked)}; a pod gets GPUs of one kind"
+            )
+        if asked and asked != [GPU_RESOURCE]:
+            mig_share_milli(asked[0].removeprefix(MIG_RESOURCE))
         return member_without_claim(pod)
     plain = _plain_request(pod)
     request = needs.request(plain.cpu_milli, plain.memory_mb)
@@ -351,13 +374,25 @@ def member_without_claim(pod: Pod) -> Member:
     return Member(pod=pod, effective=pod, claim=None, request=_plain_request(pod))
 
 
+def _plain_slices(pod: Pod) -> dict[str, int]:
+    """How many MIG slices of which profiles a pod asks for by extended resources."""
+    return {
+        found[1]: count
+        for name, count in sorted(pod_requests(pod).items())
+        if count and (found := _MIG_NAME.fullmatch(name)) is not None
+    }
+
+
 @once_per_object
 def _plain_request(pod: Pod) -> Request:
     requests = pod_requests(pod)
     allocated = pod.metadata.annotations.get(ALLOCATED_ANNOTATION, "")
     by_claims = len(allocated.split(",")) if pod.spec.resource_claims and allocated else 0
+    gpus = requests.get(GPU_RESOURCE, 0) or by_claims
+    profile, slices = next(iter(_plain_slices(pod).items()), ("", 0))
     return Request(
-        gpu_count=requests.get(GPU_RESOURCE, 0) or by_claims,
+        gpu_count=gpus or slices,
+        mig_profile="" if gpus else profile,
         cpu_milli=requests.get(CPU, 0),
         memory_mb=-(-requests.get(MEMORY, 0) // MIB),
     )

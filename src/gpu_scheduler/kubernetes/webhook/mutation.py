@@ -21,10 +21,10 @@ from gpu_scheduler.kubernetes.names import (
     ALLOCATED_ANNOTATION,
     CLAIM_ANNOTATION,
     GPU_RESOURCE,
+    MIG_RESOURCE,
     SCHEDULER_NAME,
 )
 
-MIG_RESOURCE = "nvidia.com/mig-"
 VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 ALLOCATED: dict[str, Any] = {
     "valueFrom": {
