@@ -41,11 +41,13 @@ NOT_ON_LOOP = {
     ("gpu_scheduler.control.loop", "__init__"),
     ("gpu_scheduler.control.nodes.reconcile", "__init__"),
     ("gpu_scheduler.server.background.clock_watch", "resume_clock"),
+    ("gpu_scheduler.server.in_process.components", "form"),
     ("tests.faults.disk", "do"),
     ("tests.properties.test_gang_commits", "do"),
 }
-"""Functions that may read: the server calls them in a thread, or before it serves; those of tests
-take the place of the commit thread on virtual time."""
+"""Functions that may read: the server calls them in a thread, or before it serves; a scheduler inside
+a program answers only that program; those of tests take the place of the commit thread on virtual
+time."""
 
 
 class ReadOnLoop(AssertionError):
