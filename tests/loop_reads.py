@@ -45,9 +45,9 @@ NOT_ON_LOOP = {
     ("tests.faults.disk", "do"),
     ("tests.properties.test_gang_commits", "do"),
 }
-"""Functions that may read: the server calls them in a thread, or before it serves; a scheduler inside
-a program answers only that program; those of tests take the place of the commit thread on virtual
-time."""
+"""Functions that may read: the server calls them in a thread, or before it serves; a scheduler
+inside a program answers only that program; those of tests take the place of the commit thread on
+virtual time."""
 
 
 class ReadOnLoop(AssertionError):
