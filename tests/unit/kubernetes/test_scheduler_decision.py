@@ -133,6 +133,19 @@ def test_mig_slices_that_no_container_could_get_are_refused(
     assert reason in why(decided(*a_mig_node(), claim, pod, bound), "p")
 
 
+def test_a_slice_that_a_lease_names_by_another_profile_does_not_stop_the_others() -> None:
+    held = a_pod("held", requests=SLICE, node="n")
+    lease = a_lease(held, "n", 0, uuid="MIG-0", profile="2g.20gb")
+    pods = (a_pod("p0", requests=SLICE), a_pod("p1", requests=SLICE), a_pod("q", gpus=1))
+    decision = decided(*a_mig_node(), a_node("m", gpus=1), held, lease, *pods)
+    given = {
+        one.pod.metadata.name: one.devices[0].uuid
+        for assignment in decision.assignments
+        for one in assignment.pods
+    }
+    assert given == {"p0": "MIG-1", "q": "0"}
+
+
 def test_mig_slices_of_another_scheduler_close_the_node_to_gpu_pods() -> None:
     foreign = a_pod("foreign", requests=SLICE, node="n", scheduler="default-scheduler")
     decision = decided(*a_mig_node(), foreign, a_pod("p", requests=SLICE))

@@ -59,7 +59,6 @@ from gpu_scheduler.kubernetes.scheduler.workloads import (
 )
 from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, Running, Snapshot, Waiting
-from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import NOT, RULES_LABEL
 from gpu_scheduler.model.node import Node as EngineNode
@@ -545,10 +544,13 @@ class Translation:
                 member = work.members[placement.member]
                 rules = filters.rules(member.effective)
                 devices = self._devices(placement, slices)
-                is_selected = member.needs is None or member.needs.selects(
-                    placement.node_id, (device.uuid for device in devices)
-                )
-                if not is_selected or filters.rejection(rules, placement.node_id):
+                needs, uuids = member.needs, [one.uuid for one in devices or ()]
+                is_selected = needs is None or needs.selects(placement.node_id, uuids)
+                if (
+                    devices is None
+                    or not is_selected
+                    or filters.rejection(rules, placement.node_id)
+                ):
                     conflicts.append(((start.job_id, placement.member), placement.node_id))
                     continue
                 filters.add(member.effective, placement.node_id)
@@ -564,7 +566,10 @@ class Translation:
                 assignments.append(Assignment(job_id=start.job_id, pods=tuple(pods)))
         return assignments, conflicts
 
-    def _devices(self, placement: Placement, slices: "_FreeSlices") -> tuple[AssignedDevice, ...]:
+    def _devices(
+        self, placement: Placement, slices: "_FreeSlices"
+    ) -> tuple[AssignedDevice, ...] | None:
+        """The GPUs and slices of a placement; None if there is no slice that nobody holds."""
         inventory = self.inventories[placement.node_id]
         found = []
         for share in placement.devices:
@@ -572,6 +577,8 @@ class Translation:
             uuid = str(share.index) if gpu is None else gpu.uuid
             if share.mig_profile:
                 uuid = slices.take(placement.node_id, share.index, share.mig_profile)
+                if not uuid:
+                    return None
             found.append(
                 AssignedDevice(
                     index=share.index,
@@ -772,12 +779,16 @@ class _FreeSlices:
         } | set(unleased)
 
     def take(self, node: str, index: int, profile: str) -> str:
-        """The UUID of a free slice."""
+        """The UUID of a free slice; empty if there is none.
+
+        The engine counts slices by profile. A lease may name one by another profile, for instance
+        since the GPU was split in another way.
+        """
         for one in self._inventories[node].gpus[index].mig_slices:
             if one.profile == profile and (node, one.uuid) not in self._taken:
                 self._taken.add((node, one.uuid))
                 return one.uuid
-        raise InternalError(f"no free slice {profile} on GPU {index} of node {node}")
+        return ""
 
 
 def _lacks_room(reason: Reason) -> bool:
