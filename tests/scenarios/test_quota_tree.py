@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.cluster_snapshot import AccountUsage
 from gpu_scheduler.model.quota_tree import checked_tree
 from tests.builders import HOUR, a_cluster, a_job, a_node, a_policy, a_tenant
 from tests.quota_lab import QuotaLab, a_quota, gpus
@@ -194,6 +197,23 @@ def test_budget_of_a_department_holds_for_all_its_teams() -> None:
     lab.settle()
     assert lab.held() == {"lasers": 1, "optics": 1}
     assert "node physics of the quota tree has a budget of 48 GPU-hours" in lab.why(late[0])
+
+
+def test_budget_of_a_node_also_holds_in_a_copy_of_the_state() -> None:
+    """A cycle that fails decides again on copies, without the job that made it fail."""
+    lab = QuotaLab(
+        a_quota("physics", gpus(8), budget_gpu_milli_ms=10 * 1000 * HOUR),
+        a_quota("optics", gpus(4), parent="physics"),
+    )
+    lab.submit("optics", max_runtime_ms=HOUR, estimate_ms=HOUR)
+
+    def starts() -> int:
+        copy = ClusterState.from_snapshot(lab.state.snapshot(), lab.state.policy)
+        return len(decide(copy, copy.policy, 0).starts)
+
+    assert starts() == 1
+    lab.state.node_usage["physics"] = AccountUsage(spent_gpu_milli_ms=10 * 1000 * HOUR)
+    assert starts() == 0
 
 
 def test_budget_of_a_department_is_renewed_with_its_period() -> None:

@@ -18,7 +18,7 @@ from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.reservation.reserved_devices import choose_devices
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.transaction import Transaction
-from gpu_scheduler.model.cluster_snapshot import AccountUsage, Snapshot, Waiting
+from gpu_scheduler.model.cluster_snapshot import Snapshot, Waiting
 from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.node import Device, Node, NodeClosure
 from gpu_scheduler.model.plan import AdvanceReservation, ReservationSpec
@@ -58,7 +58,6 @@ class Question:
     policy: Policy
     now_ms: int
     quota_nodes: tuple[QuotaNode, ...] = ()
-    node_usage: tuple[tuple[str, AccountUsage], ...] = ()
     guesses: frozenset[int] = frozenset()
     jobs: tuple[Waiting, ...] = ()
     changes: Changes | None = None
@@ -143,7 +142,6 @@ def copy_of(question: Question, policy: Policy) -> ClusterState:
     state = ClusterState.from_snapshot(question.snapshot, policy)
     if question.quota_nodes != tuple(state.quota_nodes.values()):
         state.set_quota_tree(question.quota_nodes)
-    state.node_usage.update(question.node_usage)
     return state
 
 

@@ -88,6 +88,7 @@ class Snapshot:
     reservations: tuple[Reservation, ...] = ()
     tenant_usage: tuple[tuple[str, AccountUsage], ...] = ()
     user_usage: tuple[tuple[tuple[str, str], AccountUsage], ...] = ()
+    node_usage: tuple[tuple[str, AccountUsage], ...] = ()
     pools: tuple[PoolQuota, ...] = ()
     advance_reservations: tuple[AdvanceReservation, ...] = ()
     resume_after: ResumePoint | None = None

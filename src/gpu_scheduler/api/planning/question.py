@@ -45,7 +45,6 @@ def question_of(
         policy=state.policy,
         now_ms=now_ms,
         quota_nodes=tuple(cluster.quota_nodes.values()),
-        node_usage=tuple(cluster.node_usage.items()),
         guesses=frozenset(_guesses(predictor, snapshot, supposed, now_ms)),
         jobs=supposed,
         changes=changes,

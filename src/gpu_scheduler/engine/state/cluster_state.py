@@ -220,6 +220,7 @@ class ClusterState:
         state.set_pools(snapshot.pools)
         state.tenant_usage.update(snapshot.tenant_usage)
         state.user_usage.update(snapshot.user_usage)
+        state.node_usage.update(snapshot.node_usage)
         for running in snapshot.running:
             state.start(running)
         for waiting in snapshot.waiting:
@@ -241,6 +242,7 @@ class ClusterState:
             reservations=tuple(reservation for _, reservation in sorted(self.reservations.items())),
             tenant_usage=tuple(sorted(self.tenant_usage.items())),
             user_usage=tuple(sorted(self.user_usage.items())),
+            node_usage=tuple(sorted(self.node_usage.items())),
             pools=tuple(pool for _, pool in sorted(self.pools.items())),
             advance_reservations=tuple(
                 sorted(self.advance_reservations.values(), key=lambda each: each.number)
