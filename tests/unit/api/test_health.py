@@ -48,12 +48,14 @@ def test_disconnected_agent_is_reported(lab: ApiLab) -> None:
 
 def test_scratch_directories_that_are_left_are_in_health_and_metrics(lab: ApiLab) -> None:
     lab.loop.loop_metrics.files["n0"] = NodeFiles(log_bytes=12, leftovers=3)
+    lab.loop.loop_metrics.files["removed"] = NodeFiles(log_bytes=1, leftovers=0)
     (reason,) = reasons(lab, "nodes")
     assert reason["detail"] == "3 scratch directories could not be removed on node n0"
     assert "launcher.log" in reason["remedy"]
     metrics = lab.get("/metrics", root=True).body.decode()
     assert 'gpu_scheduler_node_leftover_directories{node="n0"} 3.0' in metrics
     assert 'gpu_scheduler_node_log_bytes{node="n0"} 12.0' in metrics
+    assert 'node="removed"' not in metrics
 
 
 def test_cluster_without_nodes_explains_how_to_join() -> None:

@@ -174,9 +174,11 @@ class SchedulerCollector(Collector):
         left = _gauge(
             "node_leftover_directories", "Scratch directories that could not be removed.", "node"
         )
-        for node_id, files in sorted(self._context.service.loop_metrics.files.items()):
-            logs.add_metric([node_id], files.log_bytes)
-            left.add_metric([node_id], files.leftovers)
+        for resources in nodes:
+            files = self._context.service.loop_metrics.files.get(resources.node.id)
+            if files is not None:
+                logs.add_metric([resources.node.id], files.log_bytes)
+                left.add_metric([resources.node.id], files.leftovers)
         yield from (logs, left)
         total = sum(resources.node.gpu_count for resources in nodes)
         yield _gauge("gpus", "All GPUs.", value=total)
