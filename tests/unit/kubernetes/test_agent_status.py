@@ -222,6 +222,23 @@ async def pass_time(publisher: Publisher, seconds: int, observation: Observation
         await asyncio.sleep(1.0)
 
 
+def test_a_node_that_was_made_anew_owns_what_its_agent_reports() -> None:
+    """With the uid of the old one, Kubernetes would delete the report again and again."""
+
+    async def scenario(api: FakeApi, publisher: Publisher) -> None:
+        client = ApiClient(FakeTransport(api))
+        calm = seen(DeviceReading(index=0, temperature_c=40))
+        await pass_time(publisher, 2, calm)
+        for resource in (GPU_NODE_STATUSES, NODES):
+            await client.delete(resource, "node-1")
+        node = await client.create(NODES, {"metadata": {"name": "node-1"}})
+        await pass_time(publisher, 40, calm)
+        [owner] = (await client.get(GPU_NODE_STATUSES, "node-1")).metadata.owner_references
+        assert owner.uid == node.metadata.uid
+
+    play(scenario)
+
+
 def test_readings_are_written_now_and_then_and_health_at_once() -> None:
     async def scenario(api: FakeApi, publisher: Publisher) -> None:
         client = ApiClient(FakeTransport(api))

@@ -104,12 +104,7 @@ class Publisher:
         return last is None or is_urgent(last, node_status(seen, last, self._heat))
 
     async def _write(self, seen: Observation) -> None:
-        if self._owner is None:
-            node = await self._client.get(NODES, self._node)
-            self._owner = OwnerReference(
-                api_version="v1", kind="Node", name=self._node, uid=node.metadata.uid
-            )
-        current = await self._current(self._owner)
+        current, owner = await self._current()
         seen = replace(seen, paused=current.spec.paused_gpus)
         status = node_status(seen, self._last or current.status, self._heat)
         before = self._last or current.status
@@ -119,9 +114,9 @@ class Publisher:
         self._written_at = self._clock()
         self.writes += 1
         for one in device_events(before, status):
-            await self._tell(one, self._owner, seen.now)
+            await self._tell(one, owner, seen.now)
         if self._offers_slices:
-            await self._write_slice(status, self._owner)
+            await self._write_slice(status, owner)
 
     async def _tell(self, what: DeviceEvent, node: OwnerReference, now: datetime) -> None:
         """Write an event about the node; a lost one is not repeated, the status says the same."""
@@ -150,17 +145,31 @@ class Publisher:
         except KubernetesError as error:
             log.warning("event not written", error=str(error), code=error.code)
 
-    async def _current(self, owner: OwnerReference) -> GpuNodeStatus:
-        """The object as it is, made if it is missing; it is deleted together with the node."""
+    async def _current(self) -> tuple[GpuNodeStatus, OwnerReference]:
+        """The object as it is, made if it is missing, and the node that it belongs to.
+
+        It is deleted together with the node; so when it is missing, the node may be another one.
+        """
         try:
-            return await self._client.get(GPU_NODE_STATUSES, self._node)
+            found = await self._client.get(GPU_NODE_STATUSES, self._node)
         except NotFound:
-            pass
-        metadata = ObjectMeta(name=self._node, owner_references=(owner,))
-        try:
-            return await self._client.create(GPU_NODE_STATUSES, GpuNodeStatus(metadata=metadata))
-        except AlreadyExists:
-            return await self._client.get(GPU_NODE_STATUSES, self._node)
+            self._owner = None
+            owner = await self._node_reference()
+            metadata = ObjectMeta(name=self._node, owner_references=(owner,))
+            content = GpuNodeStatus(metadata=metadata)
+            try:
+                return await self._client.create(GPU_NODE_STATUSES, content), owner
+            except AlreadyExists:
+                found = await self._client.get(GPU_NODE_STATUSES, self._node)
+        return found, await self._node_reference()
+
+    async def _node_reference(self) -> OwnerReference:
+        if self._owner is None:
+            node = await self._client.get(NODES, self._node)
+            self._owner = OwnerReference(
+                api_version="v1", kind="Node", name=self._node, uid=node.metadata.uid
+            )
+        return self._owner
 
     async def _write_slice(self, status: GpuNodeStatusStatus, owner: OwnerReference) -> None:
         """Write the ResourceSlice if its devices have changed, or if it is gone.
