@@ -740,8 +740,8 @@ def test_waiting_run_prints_reason_and_forecast(
     monkeypatch.setattr(follow.time, "sleep", starts_at_last)
     assert main(["run", "x"]) == 0
     shown = capfd.readouterr().err
-    assert "tgpu: job-1 is pending, expected start " in shown
-    assert "; Ctrl-C cancels; waiting for 2 GPUs; 1 is free" in shown
+    assert "tgpu: job-1 is pending; Ctrl-C cancels; expected start " in shown
+    assert "; waiting for 2 GPUs; 1 is free" in shown
 
 
 def test_pipe_gets_new_line_only_for_new_reason(

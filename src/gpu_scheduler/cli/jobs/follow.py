@@ -111,9 +111,9 @@ def _wait_text(client: Client, job: str, hint: str) -> tuple[str, str]:
 
     answer = client.explain(job)
     start = expected_start_text(answer, time.time())
-    when = f", expected start {start}" if start else ""
+    when = f"expected start {start}; " if start else ""
     reason = in_local_time(answer.get("reason") or "waiting for its turn")
-    return f"{job} is pending{when}; {hint}; {reason}", reason
+    return f"{job} is pending; {hint}; {when}{reason}", reason  # a terminal may cut the end
 
 
 class StatusLine:
