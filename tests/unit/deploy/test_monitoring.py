@@ -5,11 +5,15 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 
+from gpu_scheduler.kubernetes.scheduler.__main__ import _Metrics as SchedulerMetrics
+from gpu_scheduler.kubernetes.scheduler.loop import Counters
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.measurements import DeviceReading, NodeFiles, NodeReadings
@@ -42,7 +46,11 @@ def labels() -> dict[str, set[str]]:
         assert lab.post("/services", service).status == 201
         lab.loop.core.state.cluster.set_pools([PoolQuota(pool=Pool.ONLINE, percent=50)])
         lab.get("/jobs")
-        text = lab.get("/metrics", root=True).body.decode()
+        return labels_in(lab.get("/metrics", root=True).body.decode())
+
+
+def labels_in(text: str) -> dict[str, set[str]]:
+    """Every metric in an answer for Prometheus, with its labels."""
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
         if match := re.match(r"(\w+)(?:\{(.*)\})? ", line):
@@ -79,6 +87,10 @@ def test_every_query_uses_existing_metrics_and_labels(
 def test_documented_metrics_equal_existing_metrics(
     labels: dict[str, set[str]],
 ) -> None:
+    on_kubernetes = CollectorRegistry(auto_describe=False)
+    scheduler: Any = SimpleNamespace(counters=Counters())
+    on_kubernetes.register(SchedulerMetrics(scheduler, lambda: True))
+    labels = labels | labels_in(generate_latest(on_kubernetes).decode())
     page = (DEPLOY.parent / "docs" / "reference" / "metrics.md").read_text()
     row = r"^\| `(gpu_scheduler_\w+)` \| \w+ \|([^|]*)\|"
     manual = dict(re.findall(row, page, re.MULTILINE))
