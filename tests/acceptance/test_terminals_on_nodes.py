@@ -85,7 +85,8 @@ def test_shell_on_any_node_has_size_signals_and_exit_code(
 def test_shell_on_node_can_be_detached_and_reattached(cluster: Cluster, terminal: Terminal) -> None:
     open_shell(terminal)
     job = last_job(cluster)["id"]
-    terminal.enter("number=41")
+    terminal.enter("number=41; echo s''et")
+    terminal.see("set\n")
     terminal.press("Enter")
     terminal.type("~d")
     terminal.see(f"{job} keeps running")
@@ -101,7 +102,8 @@ def test_shell_on_node_can_be_detached_and_reattached(cluster: Cluster, terminal
 def test_killed_agent_interrupts_terminal_but_not_job(cluster: Cluster, terminal: Terminal) -> None:
     open_shell(terminal, "--label", "which=two")
     job = last_job(cluster)["id"]
-    terminal.enter("number=41")
+    terminal.enter("number=41; echo s''et")
+    terminal.see("set\n")
     cluster.agents["n2"].kill()
     terminal.see(f"connection to {job} lost (node 'n2' was disconnected); reconnecting")
     cluster.agents["n2"].start()
@@ -119,7 +121,8 @@ def test_killed_server_interrupts_terminal_but_not_job(
 ) -> None:
     open_shell(terminal)
     job = last_job(cluster)["id"]
-    terminal.enter("number=41")
+    terminal.enter("number=41; echo s''et")
+    terminal.see("set\n")
     cluster.server.kill()
     terminal.see(f"connection to {job} lost")
     cluster.start_server()
