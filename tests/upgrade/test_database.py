@@ -151,9 +151,9 @@ def test_everything_in_database_is_still_there(station: Workstation) -> None:
     before = everything(station)
     station.down()
     station.installation.upgrade()
+    station.up()
     checked = station.json("db", "check", "--state-dir", station.state)
     assert checked["problems"] == [], checked
-    station.up()
     filled.wait_for_service(station)
     assert list(differences(before, everything(station))) == []
 
