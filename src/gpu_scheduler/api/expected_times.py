@@ -412,6 +412,16 @@ def expected_start(explainer: Explainer, job_id: str, depth: int = 0) -> Expecte
     return _queued_start(explainer, entry, explainer.start_forecast(entry.number))
 
 
+def within_limits(start: ExpectedTime, limit_ms: int | None) -> ExpectedTime:
+    """Return the start of a reserved job with no later end of its range than the limits allow.
+
+    Later submissions do not delay a reservation; other jobs may be overtaken.
+    """
+    if start.basis != RESERVED or start.at_ms is None or start.latest_ms is None or not limit_ms:
+        return start
+    return start._replace(latest_ms=max(start.at_ms, min(start.latest_ms, limit_ms)))
+
+
 def expected_times_of_new(explainer: Explainer, job: Job) -> ExpectedTimes:
     """Return when a job would start and end if it were submitted now."""
     state = explainer.service.core.state

@@ -130,8 +130,7 @@ SENTENCES = {
         "the {pool} pool may hold {limit} GPUs and holds {held}, so {requested} more do not fit"
     ),
     ReasonCode.QUOTA_NODE: (
-        "node {node} of the quota tree {found} and holds {held}, so {requested} more wait until "
-        "jobs of {node} {remedy}"
+        "{owner} {found} and holds {held}, so {requested} more wait until jobs of {node} {remedy}"
     ),
     ReasonCode.MOST_JOBS: "{limit} jobs run, which is the most that may run at once",
     ReasonCode.ARRAY_LIMIT: "{running} tasks of the array run, which is its own limit",

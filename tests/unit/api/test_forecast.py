@@ -12,6 +12,7 @@ from gpu_scheduler.api.expected_times import (
     expected_queued_end,
     expected_running_end,
     expected_start,
+    within_limits,
 )
 from gpu_scheduler.control.messages import Cancel, Cordon, NodeLost, NodeSilent
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job
@@ -204,6 +205,20 @@ def test_overview_omits_uncertain_times() -> None:
     assert start.earliest_ms is not None
     assert start.latest_ms is not None
     assert start.earliest_ms < HOUR < start.latest_ms
+
+
+def test_range_of_reserved_job_ends_where_limits_of_jobs_before_it_end() -> None:
+    lab = a_lab()
+    lab.submit(whole("runs", max_runtime_ms=HOUR), whole("waits", max_runtime_ms=HOUR))
+    explainer = Explainer(a_service(lab))
+    start = expected_start(explainer, "waits")
+    assert start.basis == "reserved"
+    assert start.latest_ms is not None
+    assert start.latest_ms > HOUR
+    limit_ms = explainer.limit_start_ms(lab.core.state.jobs["waits"].job.number)
+    assert within_limits(start, limit_ms).latest_ms == limit_ms == HOUR
+    forecast = start._replace(basis="forecast")
+    assert within_limits(forecast, limit_ms) == forecast
 
 
 def test_unlike_commands_say_nothing_about_the_job_ahead() -> None:

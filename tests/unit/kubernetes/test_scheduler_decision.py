@@ -415,7 +415,7 @@ def test_a_strict_queue_holds_back_what_is_beyond_its_quota() -> None:
     queue = a_queue("team", namespaces=[NAMESPACE], quotas=[{"guaranteed": 1, "borrowingLimit": 0}])
     decision = decided(a_node("n"), queue, a_pod("p", gpus=1), a_pod("q", gpus=1))
     assert places(decision).keys() == {"p"}
-    assert "node team of the quota tree may hold 1 GPUs and holds 1" in why(decision, "q")
+    assert "node team of the quota tree may hold 1 GPU and holds 1" in why(decision, "q")
 
 
 def test_queues_are_a_tree_with_quotas_for_models() -> None:

@@ -15,6 +15,7 @@ from gpu_scheduler.api.expected_times import (
     expected_queued_end,
     expected_running_end,
     expected_start,
+    within_limits,
 )
 from gpu_scheduler.api.ha.leadership_gate import note_stale
 from gpu_scheduler.api.http.openapi import Router
@@ -147,15 +148,17 @@ def _add_expected_times(explainer: Explainer, job: Job, form: Explanation) -> No
     form.expected_start, form.basis = write_time(start.at_ms), start.basis
     form.start_unknown = start.why_not
     form.expected_start_earliest = write_time(start.earliest_ms)
-    form.expected_start_latest = write_time(start.latest_ms)
     entry = explainer.service.core.state.cluster.queue.entries.get(job.number)
     if entry is not None:
-        form.expected_start_limit = write_time(explainer.limit_start_ms(job.number))
+        limit_ms = explainer.limit_start_ms(job.number)
+        form.expected_start_limit = write_time(limit_ms)
+        start = within_limits(start, limit_ms)
         if start.after is not None:
             form.expected_start_after = start.after.id
             form.expected_start_basis = describe_run_time(explainer, start.after)
         end = expected_queued_end(explainer, entry, start)
         form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
+    form.expected_start_latest = write_time(start.latest_ms)
 
 
 def _note_stale(context: Context, row: JobRow) -> None:

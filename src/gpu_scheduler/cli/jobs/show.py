@@ -261,7 +261,7 @@ def run_explain(args: Namespace) -> int:
             [
                 ("queue position", "" if position is None else str(position)),
                 start,
-                ("at the latest", limit_start_text(answer, now)),
+                ("by time limits", limit_start_text(answer, now)),
                 ("based on", start_basis_text(answer)),
                 ("expected end", expected_end_text(answer, now)),
                 *((f"GPU {index}", visible(str(problem))) for index, problem in gpus.items()),
@@ -296,12 +296,13 @@ def _latest_text(answer: dict[str, Any], now: float) -> str:
     latest = seconds_at(answer.get("expected_start_latest"))
     if earliest is None or latest is None or latest - earliest < NARROW_RANGE_S:
         return ""
-    times = f"{local_time(answer['expected_start_earliest'])} to "
-    return f"at 80 % from {times}{_time_ahead(answer['expected_start_latest'], now)}"
+    begin = local_time(answer["expected_start_earliest"])
+    end = _time_ahead(answer["expected_start_latest"], now)
+    return f"80 % of such jobs start from {begin} to {end}"
 
 
 def limit_start_text(answer: dict[str, Any], now: float) -> str:
-    """When it starts at the latest, if all jobs before it use their full limits."""
+    """When it starts if all jobs before it use their full limits."""
     text = _time_ahead(answer.get("expected_start_limit"), now)
     return f"{text} if all jobs before it use their full limits" if text else ""
 
@@ -311,7 +312,7 @@ def start_basis_text(answer: dict[str, Any]) -> str:
     after, basis = answer.get("expected_start_after"), answer.get("expected_start_basis")
     if not after:
         return ""
-    return f"the end of {visible(str(after))}, by {visible(str(basis))}"
+    return f"the end of {visible(str(after))} ({visible(str(basis))})"
 
 
 def _time_ahead(text: str | None, now: float) -> str:

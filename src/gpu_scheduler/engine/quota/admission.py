@@ -585,6 +585,7 @@ def _tree_reason(
         ("limit", _shown(limit, unit)),
         ("model", "" if resource in {ANY_MODEL, HOURS} else resource),
         ("node", _name(node)),
+        ("owner", WHOLE_CLUSTER if node.key == ROOT else f"node {node.key} of the quota tree"),
         ("remedy", remedy),
         ("requested", _shown(wanted, unit)),
         ("resource", HOURS if resource == HOURS else GPUS),
@@ -599,7 +600,7 @@ def _name(node: Node) -> str:
 
 def _gpus(milli: int, resource: str) -> str:
     of = "" if resource == ANY_MODEL else f" of {resource}"
-    return f"{_shown(milli, WHOLE_MILLI)} GPUs{of}"
+    return f"{_shown(milli, WHOLE_MILLI)} GPU{'' if milli == WHOLE_MILLI else 's'}{of}"
 
 
 def user_quota_of(tenant: Tenant | None, otherwise: Quota) -> Quota:
