@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -173,7 +174,8 @@ def test_the_quick_start_from_claim_to_running_pod(cluster: Cluster) -> None:
         )
     )
     cluster.until(lambda: "assigned to GPU 0" in cluster.kubectl("get", "events"))
-    cluster.until(lambda: "gpu_scheduler_kube_pods_bound_total 1.0" in cluster.metrics())
+    # Pods that other tests have left on this control plane are bound as well.
+    cluster.until(lambda: bool(re.search(r"_pods_bound_total [1-9]", cluster.metrics())))
     cluster.kubectl("delete", "pod", "gpu-test")
     cluster.until(lambda: cluster.device_leases() == [])
     assert cluster.stop(signal.SIGTERM) == 0

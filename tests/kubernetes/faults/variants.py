@@ -18,7 +18,6 @@ from gpu_scheduler.kubernetes.objects import Lease, Pod
 from gpu_scheduler.kubernetes.scheduler import __main__ as process
 from gpu_scheduler.kubernetes.scheduler import filters, loop, repair, workloads
 from gpu_scheduler.kubernetes.scheduler.decision import AssignedPod, Assignment
-from gpu_scheduler.kubernetes.scheduler.devices import Holder
 from gpu_scheduler.kubernetes.scheduler.objects_view import has_ended, is_being_deleted
 from gpu_scheduler.kubernetes.scheduler.repair import Repairs
 from gpu_scheduler.kubernetes.scheduler.writer import Writer, allocation_annotations
@@ -48,9 +47,7 @@ def bind_before_the_leases() -> Iterator[None]:
 def ignore_the_lease_of_another() -> Iterator[None]:
     """A lease that names another pod counts as one's own."""
 
-    async def careless(
-        _: Writer, lease: Lease, _node: str, _index: int, _holders: list[Holder]
-    ) -> Lease:
+    async def careless(_: Writer, lease: Lease, *_others: Any) -> Lease:
         return lease
 
     with patch.object(Writer, "_join", careless):
