@@ -9,6 +9,7 @@ many cases a run searches.
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -79,3 +80,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for name in names:
         command = f"{variables} {sys.executable} -m pytest {shlex.quote(name)}"
         terminalreporter.write_line(command.strip())
+
+
+@pytest.fixture(autouse=True)
+def _aligned_tables() -> Iterator[None]:
+    """A command with --tabs chooses it for its process, which tests share."""
+    yield
+    if tables := sys.modules.get("gpu_scheduler.cli.text.tables"):
+        tables.use_tabs(False)
