@@ -317,8 +317,8 @@ class Explainer:
     def run_ms(self, job: Job, ran_ms: int, now_ms: int) -> int:
         """Return the expected total run time of a job that has run for `ran_ms`.
 
-        Kept for each job until it has run a fifth longer, or longer than that: with thousands of
-        running jobs, asking anew in every forecast would take longer than the forecast.
+        The prediction is kept until the job has run a fifth longer, or longer than predicted: with
+        thousands of running jobs, new predictions would take longer than the forecast itself.
         """
         if job.service:
             return ENDLESS_MS

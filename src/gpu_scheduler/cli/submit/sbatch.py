@@ -1,8 +1,8 @@
 """`#SBATCH` lines of a script: in come its text, out go options of `tgpu submit` with their lines.
 
-Options with the same meaning here are translated. An option that changes only where a job waits or
-who is told of it becomes a note. Any other would change what runs, so it becomes a problem, which
-rejects the submission unless the user forces it.
+Options with the same meaning here are translated. An option that changes only the queue of a job or
+the recipients of its mail becomes a note. Any other would change what runs, so it becomes a
+problem, which rejects the submission unless the user forces it.
 """
 
 from __future__ import annotations

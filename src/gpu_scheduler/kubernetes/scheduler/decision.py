@@ -479,7 +479,7 @@ class Translation:
         ]
 
     def _index_now(self, node: str, index: int, holder: Holder) -> int:
-        """The index of a leased GPU: a driver numbers the others anew when one has gone."""
+        """The index of a leased GPU. When one GPU is lost, the driver renumbers the others."""
         inventory = self.inventories.get(node)
         gpus = {} if inventory is None else inventory.gpus
         if index in gpus and _has_piece(gpus[index], holder.uuid):
@@ -569,7 +569,7 @@ class Translation:
     def _devices(
         self, placement: Placement, slices: "_FreeSlices"
     ) -> tuple[AssignedDevice, ...] | None:
-        """The GPUs and slices of a placement; None if there is no slice that nobody holds."""
+        """The GPUs and slices of a placement; None if no slice is free."""
         inventory = self.inventories[placement.node_id]
         found = []
         for share in placement.devices:
