@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_scheduler.engine.quota.node_shares import node_shares
 from gpu_scheduler.model.plan import PreemptionReason
 from gpu_scheduler.model.quota_tree import NodeQuota, QuotaNode
 from tests.builders import a_node
@@ -86,6 +87,26 @@ def held_in(lab: QuotaLab, name: str, model: str, *, firm: bool = False) -> int:
     )
 
 
+def check_shares(lab: QuotaLab) -> None:
+    """On every level, what is borrowed less what is lent is that of the parent; 0 at the root."""
+    shares = node_shares(lab.state)
+    for share in shares:
+        assert share.used_milli + share.free_milli == (
+            share.guaranteed_milli + share.borrowed_milli - share.lent_milli
+        )
+        assert min(share.used_milli, share.free_milli, share.lent_milli) >= 0
+        if share.level == 0:
+            assert share.borrowed_milli == share.lent_milli == 0
+        name = "" if share.level == 0 else share.name
+        of_model = [each for each in shares if each.model == share.model and each.level]
+        below = [each for each in of_model if each.parent == name]
+        if below and not share.name.startswith("("):
+            net = sum(each.borrowed_milli - each.lent_milli for each in below)
+            assert net == share.borrowed_milli - share.lent_milli, share.name
+            used = sum(each.used_milli for each in below if each.name != "(missing)")
+            assert used == share.used_milli, share.name
+
+
 def check_limits(lab: QuotaLab) -> None:
     for node in lab.state.quota_nodes.values():
         for model, quota in node.by_model.items():
@@ -102,6 +123,7 @@ def test_preemption_ends_and_no_limit_is_exceeded(found: tuple[QuotaLab, list[An
             lab.submit(**job)
         lab.settle()
         check_limits(lab)
+        check_shares(lab)
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -1,8 +1,10 @@
 """The quota tree: guarantees, borrowing, lending and reclaiming over several levels."""
 
 from dataclasses import replace
+from typing import Any
 
 from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.quota.admission import never_admitted
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import AccountUsage
 from gpu_scheduler.model.quota_tree import checked_tree
@@ -293,3 +295,46 @@ def test_two_nodes_wait_for_gangs_without_evictions_in_vain() -> None:
     lab.settle()
     # 8 GPUs are more than industry is guaranteed, so no job is evicted for it.
     assert not lab.evictions()
+
+
+# --- what can never start
+
+
+def never(lab: QuotaLab, tenant: str, gpus: int, **changes: Any) -> str:
+    refused = never_admitted(lab.state, a_job(number=1, tenant=tenant, gpus=gpus, **changes))
+    assert refused is not None
+    return f"{refused.get('owner')} {refused.get('found')}; at most {refused.get('left')}"
+
+
+def test_request_that_can_never_borrow_enough_names_the_node_that_does_not_lend() -> None:
+    lab = QuotaLab(
+        a_quota("science", gpus(12, lend=4)),
+        a_quota("optics", gpus(8, lend=2), parent="science"),
+        a_quota("industry", gpus(4)),
+    )
+    assert never(lab, "industry", 12) == (
+        "node industry of the quota tree is guaranteed 4 GPUs, and node science lends all but 8 of "
+        "its 12 GPUs; at most 8"
+    )
+    assert never(lab, "guests", 9) == (
+        "the cluster has 16 GPUs, and node science lends all but 8 of its 12 GPUs; at most 8"
+    )
+    assert never(lab, "science", 14, preemptible=False) == (
+        "node science of the quota tree is guaranteed 12 GPUs, and a job that cannot be preempted "
+        "gets nothing that others are guaranteed; at most 4"
+    )
+
+
+def test_request_above_a_maximum_says_what_fits() -> None:
+    physics = a_quota("physics", gpus(4, most=8))
+    lab = QuotaLab(physics, a_quota("optics", gpus(2), parent="physics"))
+    assert never(lab, "optics", 9) == "node physics of the quota tree may hold 8 GPUs; at most 8"
+
+
+def test_job_larger_than_the_idle_guarantee_says_what_would_be_within_it() -> None:
+    lab = QuotaLab(*LAB)
+    lab.submit("lasers", 16)
+    lab.settle()
+    (job,) = lab.submit("industry", gpus=6)
+    lab.cycle()
+    assert lab.why(job).endswith("; 4 GPUs or fewer would be within the guarantee")

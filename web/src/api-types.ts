@@ -851,6 +851,7 @@ export interface QuotaRequest {
 
 export interface QuotaTreeForm {
   nodes: QuotaNodeForm[];
+  warnings: string[];
 }
 
 export interface RangesForm {

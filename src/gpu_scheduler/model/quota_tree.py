@@ -7,8 +7,9 @@ one user in it; all other nodes are groups. A guarantee of a node includes those
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.request import WHOLE_MILLI
@@ -74,7 +75,7 @@ class QuotaNode:
 
     `quotas` has one entry for each GPU model, or one for all models. The weight is that of its fair
     share among the children of its parent (None: that of its tenant). `budget_gpu_milli_ms` is GPU
-    time for each period.
+    time for each period. `origin` says where it was declared, for warnings.
     """
 
     name: str
@@ -83,6 +84,7 @@ class QuotaNode:
     weight_milli: int | None = None
     budget_gpu_milli_ms: int | None = None
     budget_period: BudgetPeriod = BudgetPeriod.MONTH
+    origin: str = field(default="", repr=False, compare=False)
     by_model: dict[str, NodeQuota] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -105,6 +107,47 @@ def ancestors(nodes: Mapping[str, QuotaNode], name: str) -> Iterator[str]:
     while node is not None and node.parent:
         yield node.parent
         node = nodes[node.parent]
+
+
+def unmatched_names(
+    nodes: Iterable[QuotaNode], *, tenants: Collection[str], models: Collection[str]
+) -> list[str]:
+    """Warnings about nodes that hold no tenant's jobs, and about GPU models that no device has.
+
+    Without any model, as no node has registered yet, models are not checked.
+    """
+    by_name = {node.name: node for node in nodes}
+    parents = {node.parent for node in by_name.values()}
+    of_users = {name.partition("/")[0] for name in by_name if "/" in name}
+    free = sorted(set(tenants) - by_name.keys())
+    found = []
+    for name, node in sorted(by_name.items()):
+        place = f"{node.origin}: " if node.origin else ""
+        if "/" not in name and name not in tenants and (name in of_users or name not in parents):
+            why = "users of a tenant" if name in of_users else "no children"
+            advice = _did_you_mean(name, free) or "create the tenant, or give the node children"
+            found.append(
+                f"{place}node '{name}' of quota_tree has {why} and is not the id of a tenant, so "
+                f"no job counts in it; {advice}"
+            )
+        for model in sorted({quota.model for quota in node.quotas} - {ANY_MODEL, *models}):
+            if models:
+                advice = _did_you_mean(model, sorted(models)) or f"there are {_list(models)}"
+                found.append(
+                    f"{place}node '{name}' of quota_tree limits GPUs of model '{model}', and no "
+                    f"node has such GPUs; {advice}"
+                )
+    return found
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    lower = {each.lower(): each for each in reversed(known)}
+    close = get_close_matches(name.lower(), lower, n=1)
+    return f"did you mean '{lower[close[0]]}'?" if close else ""
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def checked_tree(nodes: Iterable[QuotaNode]) -> tuple[QuotaNode, ...]:

@@ -21,6 +21,7 @@ from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.identity import DEFAULT_TENANT
 from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.quota_tree import unmatched_names
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant
 from gpu_scheduler.predict.history import History
@@ -240,6 +241,15 @@ def _describe(quotas: list[PoolQuota]) -> str:
         for quota in quotas
     ]
     return "; ".join(parts) or "no limits"
+
+
+async def warn_about_quota_tree(loop: Loop) -> None:
+    """Log nodes of the quota tree that match no tenant, and GPU models that no node has."""
+    cluster = loop.core.state.cluster
+    nodes = cluster.quota_nodes.values()
+    tenants = {tenant.id for tenant in await loop.read(loop.store.tenants)}
+    for warning in unmatched_names(nodes, tenants=tenants, models=cluster.gpu_models()):
+        log.warning("quota tree matches nothing", note=warning)
 
 
 async def set_up_tenants(loop: Loop, entries: Iterable[TenantEntry] = ()) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from gpu_scheduler.agent.devices.declared import parse_declared
 from gpu_scheduler.client.address import read_address
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.identity import DEFAULT_TENANT
+from gpu_scheduler.model.quota_tree import unmatched_names
 from gpu_scheduler.notify.delivery import Senders
 from gpu_scheduler.notify.event_rules import target_warnings
 from gpu_scheduler.server.from_settings import check_node_timeouts, prices_of
@@ -67,6 +69,13 @@ def _check_fencing(settings: Settings) -> Iterable[str]:
         "here; without it no lost node can be declared dead"
     )
     return (warning,)
+
+
+def _check_quota_tree(settings: Settings) -> Iterable[str]:
+    """Only warn about likely mistakes: other tenants may be created with the command line."""
+    tenants = {DEFAULT_TENANT, *(entry.id for entry in settings.tenants)}
+    found = unmatched_names(settings.quota_tree, tenants=tenants, models=())
+    return [warning for warning in found if "did you mean" in warning]
 
 
 def _check_address(settings: Settings) -> None:
@@ -129,6 +138,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("server", _check_address),
     ("database", lambda settings: check_database(settings.database)),
     ("gpu", _check_declared_gpus),
+    ("quota_tree tenants", _check_quota_tree),
     ("api", _check_certificate),
     ("auth", _check_issuer),
     ("notifications", _check_notifications),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -459,7 +459,8 @@ def _quota_tree(reader: _Reader, root: yaml.Node) -> tuple[QuotaNode, ...]:
             reader.add_error(f"{QUOTA_TREE}: {error}", key)
             has_errors = True
         else:
-            nodes[name] = read_quota_node(name, fields)
+            origin = f"{reader.file}, line {key.start_mark.line + 1}"
+            nodes[name] = replace(read_quota_node(name, fields), origin=origin)
             places[name] = key
     if has_errors:
         return ()

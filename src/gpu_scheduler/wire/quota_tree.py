@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from gpu_scheduler.model.node import canonical_model_name
 from gpu_scheduler.model.quota_tree import ANY_MODEL, NodeQuota, QuotaNode
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, BudgetPeriod
@@ -73,7 +74,9 @@ class QuotaNodeFields(QuotaFields, frozen=True, kw_only=True, forbid_unknown_fie
 
 def read_quota_node(name: str, fields: QuotaNodeFields) -> QuotaNode:
     """Return the node that the fields describe."""
-    quotas = [each.quota(model) for model, each in sorted(fields.models.items())]
+    quotas = [
+        each.quota(canonical_model_name(model)) for model, each in sorted(fields.models.items())
+    ]
     total = fields.quota(ANY_MODEL, sum(quota.guaranteed_milli for quota in quotas))
     if total != NodeQuota():
         quotas.insert(0, total)

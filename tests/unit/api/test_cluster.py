@@ -349,7 +349,7 @@ def test_manual_names_every_metric(lab: ApiLab) -> None:
 
 
 def test_quota_tree_shows_guaranteed_and_borrowed_gpus(lab: ApiLab) -> None:
-    assert lab.get("/quota/tree").json == {"nodes": []}
+    assert lab.get("/quota/tree").json == {"nodes": [], "warnings": []}
     lab.loop.core.state.cluster.set_quota_tree([a_quota("science", gpus(1.5, most=4))])
     _, science = lab.get("/quota/tree").json["nodes"]
     assert science == {
@@ -363,6 +363,18 @@ def test_quota_tree_shows_guaranteed_and_borrowed_gpus(lab: ApiLab) -> None:
         "borrowed_gpus": 0.0,
         "lent_gpus": 0.0,
     }
+
+
+def test_quota_tree_warns_about_nodes_and_models_that_match_nothing(lab: ApiLab) -> None:
+    for name in ("vision", "atlas"):
+        lab.post("/tenants", {"name": name})
+    lab.loop.core.state.cluster.set_quota_tree(
+        [a_quota("vison", gpus(2)), a_quota("atlas", gpus(2, model="A1000"))]
+    )
+    warnings = lab.get("/quota/tree").json["warnings"]
+    assert ["did you mean 'A100'?" in warning for warning in warnings] == [True, False]
+    assert "node 'vison' of quota_tree has no children and is not the id of a tenant" in warnings[1]
+    assert warnings[1].endswith("did you mean 'vision'?")
 
 
 def test_pause_shows_its_reason_until_the_gpu_is_resumed(lab: ApiLab) -> None:

@@ -247,6 +247,17 @@ def test_every_runner_can_be_allowed_and_docker_means_container() -> None:
     assert config.execution_methods == ("container", "tmux")
 
 
+def test_check_warns_of_misspelt_tenant_in_the_quota_tree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("tenants: {vision: {}}\nquota_tree:\n  vison: {guaranteed_gpus: 2}\n")
+    assert main(["config", "check", str(path)]) == 0
+    told = capsys.readouterr().err
+    assert f"note: {path}, line 3: node 'vison' of quota_tree has no children" in told
+    assert "did you mean 'vision'?" in told
+
+
 def test_check_warns_that_owners_get_no_notification(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

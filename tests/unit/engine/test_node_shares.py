@@ -43,11 +43,32 @@ def test_borrowed_gpus_are_lent_by_idle_nodes_up_to_their_limit() -> None:
     lab.settle()
     assert shown(lab) == {
         "cluster": (14, 0, 0),
-        "science": (14, 2, 0),
+        "science": (14, 4, 0),
         "optics": (0, 0, 6),
         "lasers": (14, 12, 0),
-        "industry": (0, 0, 2),
+        # Science has 14 GPUs and the two that optics keeps to itself.
+        "industry": (0, 0, 4),
+        # What science is guaranteed beyond its teams is lent as well.
+        "(others)": (0, 0, 2),
     }
+
+
+def test_jobs_outside_the_tree_are_a_row_of_their_own() -> None:
+    lab = QuotaLab(*TREE)
+    lab.submit("guests", 14)
+    lab.settle()
+    found = {share.name: share for share in node_shares(lab.state) if share.level == 1}
+    assert (found["(others)"].used_milli, found["(others)"].borrowed_milli) == (14_000, 14_000)
+    assert (found["science"].lent_milli, found["industry"].lent_milli) == (10_000, 4000)
+
+
+def test_gpus_that_are_missing_for_guarantees_are_a_row_of_their_own() -> None:
+    lab = QuotaLab(*TREE, nodes=[a_node()])
+    lab.submit("industry", 4)
+    lab.submit("guests", 2)
+    lab.settle()
+    assert shown(lab)["(missing)"] == (8, 8, 0)
+    assert shown(lab)["science"] == (0, 0, 10)
 
 
 def test_models_are_shown_where_they_have_quotas() -> None:

@@ -315,6 +315,14 @@ def test_invalid_quota_tree_is_rejected_with_line(tmp_path: Path, tree: str, sai
         load(str(file), environ={})
 
 
+def test_model_of_a_quota_may_be_spelt_in_any_case(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("quota_tree:\n  a: {models: {h100: {guaranteed_gpus: 4}}}\n")
+    (node,) = load(str(file), environ={}).settings.quota_tree
+    assert node.guaranteed_milli("H100") == 4000
+    assert node.origin == f"{file}, line 2"
+
+
 def test_quota_tree_has_at_most_sixteen_levels(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     chain = [f"  n{level}: {{parent: n{level - 1}}}\n" for level in range(1, 17)]

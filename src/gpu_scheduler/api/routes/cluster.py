@@ -37,6 +37,7 @@ from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import NORMAL_PRIORITY, JobState, Pool
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading
 from gpu_scheduler.model.node import NodeState, device_problem, device_state, node_problem
+from gpu_scheduler.model.quota_tree import unmatched_names
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import JobRow
@@ -158,8 +159,9 @@ class QuotaForm(Struct):
 class QuotaNodeForm(Struct):
     """A node of the quota tree: GPUs of one model in it and all below it; `*` is all models.
 
-    `borrowed_gpus` are above its guarantee. `lent_gpus` are the part of its idle guarantee that
-    other nodes hold. `max_gpus` is null without a maximum.
+    `lent_gpus` are the part of its guarantee that other nodes have; the rest of what it does not
+    use is free. `borrowed_gpus` are what it uses, and what nodes below keep free, beyond its
+    guarantee. `max_gpus` is null without a maximum.
     """
 
     name: str
@@ -174,9 +176,15 @@ class QuotaNodeForm(Struct):
 
 
 class QuotaTreeForm(Struct):
-    """The quota tree; each node comes after its parent, the cluster first. Empty without one."""
+    """The quota tree; each node comes after its parent, the cluster first. Empty without one.
+
+    `(others)` is what a node has beside its children, and `(missing)` what is guaranteed to them
+    and the node does not have. `warnings` are about nodes that match no tenant, and GPU models that
+    no node has.
+    """
 
     nodes: list[QuotaNodeForm]
+    warnings: list[str]
 
 
 class Overview(Struct):
@@ -504,7 +512,13 @@ async def get_quota_tree(context: Context, request: Request) -> Response:
         )
         for share in node_shares(context.state.cluster)
     ]
-    return json_response(QuotaTreeForm(nodes))
+    cluster = context.state.cluster
+    warnings = unmatched_names(
+        cluster.quota_nodes.values(),
+        tenants={tenant.id for tenant in context.service.store.tenants()},
+        models=cluster.gpu_models(),
+    )
+    return json_response(QuotaTreeForm(nodes, warnings))
 
 
 @router.operation(

@@ -181,11 +181,17 @@ def run_limits(args: Namespace) -> int:
     )
 
 
-QUOTA_HEADINGS = ("NODE", "MODEL", "USED", "GUARANTEED", "MAX", "BORROWED", "LENT")
+QUOTA_HEADINGS = ("NODE", "MODEL", "USED", "FREE", "GUARANTEED", "MAX", "BORROWED", "LENT")
+QUOTA_NOTE = """\
+Each row counts the node with all below it. USED + FREE = GUARANTEED + BORROWED - LENT: free GPUs
+count for the nodes whose guarantees are idle. What the rows below a node borrow less what they lend
+is what the node itself borrows less what it lends. '(others)' is what a node has beside the rows
+below it: jobs in none of them, and guaranteed GPUs given to none."""
 
 
 def register_quota(parser: ArgumentParser) -> None:
     """Add the options."""
+    parser.epilog = QUOTA_NOTE
     add_kube_options(parser, namespaced=False)
     add_server_options(parser, table=True)
 
@@ -194,9 +200,13 @@ def run_quota(args: Namespace) -> int:
     """Show the quota tree."""
     answer = call(args, "GET", f"{API}/quota/tree")
     names = ("used", "guaranteed", "max", "borrowed", "lent")
+    for warning in answer.get("warnings", ()):
+        warn(f"warning: {warning}")
     rows = []
     for node in answer["nodes"]:
-        numbers = (node[f"{name}_gpus"] for name in names)
+        used, guaranteed, most, borrowed, lent = (node[f"{name}_gpus"] for name in names)
+        free = guaranteed + borrowed - lent - used
+        numbers = (used, free, guaranteed, most, borrowed, lent)
         model = "" if node["model"] == "*" else node["model"]
         cells = ("" if number is None else f"{round(number, 2):g}" for number in numbers)
         rows.append([f"{'  ' * node['level']}{node['name']}", model, *cells])

@@ -134,9 +134,16 @@ def check_limits(state: ControlState, job: Job, now_ms: int) -> None:
 
 
 def _never(job: Job, refused: Reason) -> str:
+    wanted, limit = refused.get("requested"), refused.get("limit")
+    if refused.code is ReasonCode.QUOTA_NODE and refused.get("left") is not None:
+        model, most = refused.get("model"), refused.get("left")
+        return (
+            f"{display_name(job.id)} asks for {wanted} GPUs{f' of {model}' if model else ''}, and "
+            f"{refused.get('owner')} {refused.get('found')}; at most {most} fit: ask for fewer, or "
+            "have a limit of the quota tree raised"
+        )
     if refused.code not in {ReasonCode.USER_LIMIT, ReasonCode.BUDGET}:
         return str(refused)
-    wanted, limit = refused.get("requested"), refused.get("limit")
     if refused.get("resource") == HOURS:
         return (
             f"{display_name(job.id)} may use {wanted} GPU-hours (its GPUs for its whole time "

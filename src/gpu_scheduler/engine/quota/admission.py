@@ -55,6 +55,7 @@ def pool_guarantees(
 CPU_WHOLE_MILLI = 1000
 GPU_HOUR = WHOLE_MILLI * 3_600_000
 GPUS = "GPUs"
+MAY_HOLD = "may hold"
 SERVICE_AHEAD_MS = 7 * DAY_MS
 """A service has no limit; so much of its time ahead counts against a budget."""
 _NO_QUOTA = Quota()
@@ -339,7 +340,33 @@ class Admission:
             if limit is not None and request > limit:
                 return self._user_reason(job, resource, (request, limit, current), unit)
         refused = self._held_back(idle, job, wanted)
-        return refused or self._over_pool(idle, job, wanted)
+        if refused is not None:
+            return self._never_reason(idle, job, refused)
+        return self._over_pool(idle, job, wanted)
+
+    def _never_reason(self, idle: QuotaTree, job: Job, refused: Reason) -> Reason:
+        """The reason with the most that the job could ask for, and the nodes that lend no more."""
+        resource = str(refused.get("model") or ANY_MODEL)
+        if refused.get("resource") == HOURS or resource not in idle.accounts:
+            return refused
+        leaf = idle.leaf(job.tenant, job.user)
+        column, borrows = idle.accounts[resource], self._can_be_reclaimed(job)
+        room = column.room(leaf, borrow=borrows)
+        found = str(refused.get("found"))
+        if leaf == ROOT:
+            found = f"has {_gpus(column.root.limits.guaranteed, resource)}"
+        if not found.startswith(MAY_HOLD) and not borrows:
+            found += ", and a job that cannot be preempted gets nothing that others are guaranteed"
+        elif not found.startswith(MAY_HOLD):
+            keep = sorted(
+                f"node {_name(node)} lends all but {_shown(node.withheld, WHOLE_MILLI)} of its "
+                f"{_gpus(node.limits.guaranteed, resource)}"
+                for node in column.withholding(leaf)
+            )
+            found = ", and ".join([found, *keep])
+        left = _shown(room, WHOLE_MILLI)
+        data = {**dict(refused.data), "found": found, "left": left}
+        return Reason(refused.code, tuple(sorted(data.items())))
 
     def is_within_pool(self, job: Job, wanted: Amounts) -> bool:
         """Tell whether the pool would stay within its guarantee (of which it may have lent)."""
@@ -512,7 +539,7 @@ class Admission:
             return self._node_budget_reason(node, milli)
         if node is not None:
             most = node.limits.maximum or 0
-            found = f"may hold {_gpus(most, resource)}"
+            found = f"{MAY_HOLD} {_gpus(most, resource)}"
             return _tree_reason(node, resource, (milli, most, node.used), found, "end")
         may_borrow = self._can_be_reclaimed(job)
         if resource == HOURS or column.covers(leaf, milli, borrow=may_borrow):
@@ -523,7 +550,11 @@ class Admission:
         remedy = "end, or other nodes have idle GPUs to lend"
         if not may_borrow:
             remedy = "end: a job that cannot be preempted does not borrow"
-        return _tree_reason(node, resource, (milli, guaranteed, node.used), found, remedy)
+        refused = _tree_reason(node, resource, (milli, guaranteed, node.used), found, remedy)
+        idle = guaranteed - node.used - node.children_idle
+        if node.parent is None or idle <= 0:
+            return refused
+        return refused.besides(f"{_gpus(idle, resource)} or fewer would be within the guarantee")
 
     def _node_budget_reason(self, node: Node, milli: int) -> Reason:
         declared = self._limits.nodes[str(node.key)]

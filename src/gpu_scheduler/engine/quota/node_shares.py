@@ -1,8 +1,13 @@
-"""What each node of the quota tree holds, is guaranteed, borrows and lends: for tables."""
+"""What each node of the quota tree holds, is guaranteed, borrows and lends: for tables.
+
+Every free GPU counts for one node on each level. So in each row, used + free = guaranteed +
+borrowed - lent, and what the children of a node borrow less what they lend is what the node itself
+borrows less what it lends; at the root both are 0.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_scheduler.engine.quota.admission import Admission
 from gpu_scheduler.engine.quota.resource_limits import ROOT, Column, Node
@@ -10,13 +15,19 @@ from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.quota_tree import ANY_MODEL, CLUSTER
 
+OTHERS = "(others)"
+"""What a node has beside its children: jobs in none of them, and a guarantee given to none."""
+MISSING = "(missing)"
+"""What is guaranteed to children and their parent does not have, as nodes are out of use."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeShare:
     """The GPUs of one model, or of all (`model` is "*"), in one node with all below it.
 
-    `lent_milli` is the part of its idle guarantee that other nodes hold. Where several nodes have
-    idle guarantees, each has lent in proportion to them.
+    `free_milli` are free GPUs that count for the node: first those that it or a node below does not
+    lend, then of its idle guarantee; where several nodes have lent, each has in proportion to that.
+    What it uses and has free beyond its guarantee is borrowed, and what is missing is lent.
     """
 
     name: str
@@ -24,10 +35,19 @@ class NodeShare:
     level: int
     model: str
     used_milli: int
+    free_milli: int
     guaranteed_milli: int
-    maximum_milli: int | None
-    borrowed_milli: int
-    lent_milli: int
+    maximum_milli: int | None = None
+
+    @property
+    def borrowed_milli(self) -> int:
+        """What it has beyond its guarantee."""
+        return max(0, self.used_milli + self.free_milli - self.guaranteed_milli)
+
+    @property
+    def lent_milli(self) -> int:
+        """The part of its guarantee that other nodes hold or keep free."""
+        return max(0, self.guaranteed_milli - self.used_milli - self.free_milli)
 
 
 def node_shares(state: ClusterState) -> list[NodeShare]:
@@ -41,63 +61,88 @@ def node_shares(state: ClusterState) -> list[NodeShare]:
         policy=state.policy,
     ).tree
     columns = [column for name, column in tree.accounts.items() if name != HOURS]
-    lent = {column.name: _lent(column) for column in columns}
+    children: dict[object, list[object]] = {}
+    for node in sorted(columns[0].nodes.values(), key=lambda node: str(node.key)):
+        if node.parent is not None:
+            children.setdefault(node.parent.key, []).append(node.key)
+    of_columns = [_column_shares(column, children) for column in columns]
     found: list[NodeShare] = []
 
-    def add(key: object, level: int) -> None:
-        for column in columns:
-            node = column.nodes.get(key)
-            if node is None:
-                continue
-            limits = node.limits
-            if column.name != ANY_MODEL and not (
-                limits.guaranteed or limits.maximum is not None or node.used
-            ):
-                continue
-            parent = node.parent
-            found.append(
-                NodeShare(
-                    name=CLUSTER if key == ROOT else str(key),
-                    parent="" if parent is None or parent.key == ROOT else str(parent.key),
-                    level=level,
-                    model=column.name,
-                    used_milli=node.used,
-                    guaranteed_milli=limits.guaranteed,
-                    maximum_milli=limits.maximum,
-                    borrowed_milli=node.borrowed,
-                    lent_milli=lent[column.name][key],
-                )
+    def add(key: object) -> None:
+        found.extend(shares[key] for shares in of_columns if key in shares)
+        for child in children.get(key, ()):
+            add(child)
+        for rest in ((key, OTHERS), (key, MISSING)):
+            found.extend(shares[rest] for shares in of_columns if rest in shares)
+
+    add(ROOT)
+    return found
+
+
+def _column_shares(column: Column, children: dict[object, list[object]]) -> dict[object, NodeShare]:
+    """The shares of one model by node; of the rest beside the children by parent and name."""
+    found: dict[object, NodeShare] = {}
+
+    def add(node: Node, level: int, free: int) -> None:
+        parent = "" if node.parent is None or node.parent.key == ROOT else str(node.parent.key)
+        limits = node.limits
+        is_shown = column.name == ANY_MODEL or limits.guaranteed or node.used
+        if is_shown or limits.maximum is not None:
+            found[node.key] = NodeShare(
+                name=CLUSTER if node.parent is None else str(node.key),
+                parent=parent,
+                level=level,
+                model=column.name,
+                used_milli=node.used,
+                free_milli=free,
+                guaranteed_milli=limits.guaranteed,
+                maximum_milli=limits.maximum,
             )
-        for child in _children(columns[0], columns[0].nodes[key]):
-            add(child.key, level + 1)
+        below = [column.nodes[key] for key in children.get(node.key, ())]
+        if not below:
+            return
+        parts = _free_parts(below, free)
+        rest = NodeShare(
+            name=OTHERS,
+            parent="" if node.parent is None else str(node.key),
+            level=level + 1,
+            model=column.name,
+            used_milli=node.used - sum(child.used for child in below),
+            free_milli=free - sum(parts),
+            guaranteed_milli=limits.guaranteed - sum(child.limits.guaranteed for child in below),
+        )
+        missing = -rest.guaranteed_milli
+        if missing > 0:
+            gone = replace(rest, name=MISSING, used_milli=missing, free_milli=0, guaranteed_milli=0)
+            found[node.key, MISSING] = gone
+            rest = replace(rest, guaranteed_milli=0)
+        if rest.used_milli or rest.lent_milli or rest.borrowed_milli:
+            found[node.key, OTHERS] = rest
+        for child, part in zip(below, parts, strict=True):
+            add(child, level + 1, part)
 
-    add(ROOT, 0)
+    root = column.root
+    add(root, 0, max(0, root.limits.guaranteed - root.used))
     return found
 
 
-def _children(column: Column, parent: Node) -> list[Node]:
-    nodes = (node for node in column.nodes.values() if node.parent is parent)
-    return sorted(nodes, key=lambda node: str(node.key))
+def _free_parts(nodes: list[Node], free: int) -> list[int]:
+    """How the free GPUs of a parent count for its children: what they do not lend comes first."""
+    parts = _in_proportion(free, [node.withheld for node in nodes])
+    left = free - sum(parts)
+    idle = [max(0, node.idle - part) for node, part in zip(nodes, parts, strict=True)]
+    lent = _in_proportion(max(0, sum(idle) - left), idle)
+    return [part + own - out for part, own, out in zip(parts, idle, lent, strict=True)]
 
 
-def _lent(column: Column) -> dict[object, int]:
-    """What each node has lent: what is idle at the parent serves its children first."""
-    found: dict[object, int] = {ROOT: 0}
-
-    def share(parent: Node) -> None:
-        children = _children(column, parent)
-        idle = sum(child.idle for child in children)
-        lendable = {child.key: min(child.idle, _most_lent(child)) for child in children}
-        total = max(0, idle - max(0, parent.idle - found[parent.key]))
-        together = sum(lendable.values())
-        for child in children:
-            part = total * lendable[child.key] // together if together else 0
-            found[child.key] = min(lendable[child.key], part)
-            share(child)
-
-    share(column.root)
-    return found
-
-
-def _most_lent(node: Node) -> int:
-    return node.limits.guaranteed - node.limits.kept
+def _in_proportion(total: int, wanted: list[int]) -> list[int]:
+    """Parts of the total in proportion to what is wanted, and no more than that."""
+    together = sum(wanted)
+    if total >= together:
+        return wanted
+    parts = []
+    for amount in wanted:
+        part = total * amount // together if together else 0
+        parts.append(part)
+        total, together = total - part, together - amount
+    return parts

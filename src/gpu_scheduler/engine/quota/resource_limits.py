@@ -232,6 +232,27 @@ class Column:
             child = node
         return None
 
+    def room(self, key: Key, *, borrow: bool) -> int:
+        """How much more the node may hold, with what it may borrow."""
+        reserve = Reserve.WITHHELD if borrow else Reserve.PROMISED
+        child = None
+        reserved = found = 0
+        path = self.at(key).path
+        for node in path:
+            reserved += node.reserved_beside(child, reserve)
+            found = max(found, node.limits.guaranteed - node.used - reserved)
+            child = node
+        for node in path:
+            if node.limits.maximum is not None:
+                found = min(found, node.limits.maximum - node.used)
+        return max(0, found)
+
+    def withholding(self, key: Key) -> list[Node]:
+        """The topmost nodes that do not lend all of their idle guarantee to this one."""
+        path = self.at(key).path
+        keeps = {node for node in self.nodes.values() if node.withheld > node.children_withheld}
+        return [node for node in keeps.difference(path) if keeps.isdisjoint(node.path[1:])]
+
     def entitlement(self, key: Key, milli: int) -> Entitlement | None:
         """The right to reclaim for so much more; None if it is not within a guarantee."""
         covering = self.covering(key, milli, Reserve.IDLE)

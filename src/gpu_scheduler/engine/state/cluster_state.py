@@ -321,6 +321,10 @@ class ClusterState:
             node_usage=self.node_usage,
         )
 
+    def gpu_models(self) -> list[str]:
+        """The GPU models of all nodes."""
+        return sorted(model for model, milli in self._model_milli.items() if milli)
+
     @property
     def usable_gpu_milli(self) -> int:
         """The GPUs that can be used or are held now: all but those that are out of use and idle."""

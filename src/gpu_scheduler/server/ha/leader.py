@@ -41,6 +41,7 @@ from gpu_scheduler.server.from_settings import (
     node_timeouts_of,
     set_up_pools,
     set_up_tenants,
+    warn_about_quota_tree,
 )
 from gpu_scheduler.server.grpc import ensure_authority
 from gpu_scheduler.server.submission_rules import SiteRules
@@ -120,6 +121,7 @@ class Leader:
         self.loop.start()
         await set_up_tenants(self.loop, self._settings.tenants)
         await set_up_pools(self.loop, self._settings.policy)
+        await warn_about_quota_tree(self.loop)
         await ensure_authority(self.loop)
         self.agents.watch_known_nodes()
         settings, loop = self._settings, self.loop
