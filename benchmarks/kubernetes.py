@@ -28,9 +28,9 @@ from typing import Any
 
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded, skipped
+from gpu_scheduler.kubernetes.client.client import Request
 from gpu_scheduler.kubernetes.client.configuration import load_configuration
 from gpu_scheduler.kubernetes.client.http import HttpTransport, connect
-from gpu_scheduler.kubernetes.client.transport import Request
 from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS, ClaimPhase, GpuClaim
 from gpu_scheduler.kubernetes.names import CLAIM_ANNOTATION, DEVICE_LEASE_LABEL, SCHEDULER_NAME
 from gpu_scheduler.kubernetes.objects import LEASES, NODES, PODS, Pod

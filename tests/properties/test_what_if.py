@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.api.planning.question import question_of
+from gpu_scheduler.api.planning.planner import question_of
 from gpu_scheduler.control.messages import Reserve, SetTenant, Submit, SubmitAll
 from gpu_scheduler.engine.forecast import Foresight
 from gpu_scheduler.engine.policy import Preemption

@@ -13,8 +13,14 @@ from typing import Any
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, read_error_detail
 from gpu_scheduler.sizing.memory import GIB, MIB, Need, Train, Use, fits, memory_need, share_of_one
-from gpu_scheduler.sizing.model import Model, named_model
-from gpu_scheduler.sizing.model_files import Weights, model_from_files, quantised_bits, weights_of
+from gpu_scheduler.sizing.model import (
+    Model,
+    Weights,
+    model_from_files,
+    named_model,
+    quantised_bits,
+    weights_of,
+)
 
 # Reading the directory of a model: `config.json` and the headers of its tensor files.
 # Only headers are read, so a model of 100 GB takes some milliseconds. A file with an implausible

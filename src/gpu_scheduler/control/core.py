@@ -15,13 +15,7 @@ from gpu_scheduler.control import gang_commit, services
 from gpu_scheduler.control import messages as m
 from gpu_scheduler.control.access import credentials
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.jobs import (
-    attempt_events,
-    commands,
-    queueing,
-    submit,
-    usage_correction,
-)
+from gpu_scheduler.control.jobs import attempt_events, commands, queueing, submit
 from gpu_scheduler.control.nodes import admin, inventory, lost_nodes
 from gpu_scheduler.control.scheduling import cycle, reservation_commands, wall_clock_step
 from gpu_scheduler.control.state import ControlState, CoreLimits
@@ -134,7 +128,7 @@ HANDLERS: dict[type, Handler] = {
     m.Update: commands.update,
     m.Cancel: commands.cancel,
     m.Retry: commands.retry,
-    m.CorrectUsage: usage_correction.correct_usage,
+    m.CorrectUsage: commands.correct_usage,
     # attempts, as nodes report them
     m.Prepared: gang_commit.on_prepared,
     m.Started: attempt_events.on_started,

@@ -16,8 +16,7 @@ from gpu_scheduler.control.messages import NodeReported
 from gpu_scheduler.engine.arrivals import RecentArrivals
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage
-from gpu_scheduler.ledger.projected_usage import ProjectedUsage
+from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage, ProjectedUsage
 from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey, Token

@@ -18,10 +18,10 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from gpu_scheduler.kubernetes.client.backoff import Backoff
 from gpu_scheduler.kubernetes.client.client import (
     EVERYTHING,
     ApiClient,
+    Backoff,
     Listing,
     Selection,
     WatchEvent,

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-from gpu_scheduler.kubernetes.client.transport import Answer, Request
+from gpu_scheduler.kubernetes.client.client import Answer, Request
 from tests.fakes.kubernetes.field_managers import ApplyConflict, FieldManagers
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from gpu_scheduler.kubernetes.client.transport import Request
+from gpu_scheduler.kubernetes.client.client import Request
 from tests.fakes.kubernetes.api import FakeApi, Refusal
 
 

@@ -5,8 +5,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from gpu_scheduler.kubernetes.client.client import Answer, Request, Stream
 from gpu_scheduler.kubernetes.client.errors import OutcomeUnknown, Unreachable
-from gpu_scheduler.kubernetes.client.transport import Answer, Request, Stream
 from tests.fakes.kubernetes.api import FakeApi, Refusal
 
 

@@ -20,9 +20,8 @@ from unittest.mock import patch
 import structlog
 
 from gpu_scheduler.engine.presets import preset
-from gpu_scheduler.kubernetes.client.client import ApiClient
+from gpu_scheduler.kubernetes.client.client import Answer, ApiClient, Request, Stream
 from gpu_scheduler.kubernetes.client.errors import KubernetesError, OutcomeUnknown, Unreachable
-from gpu_scheduler.kubernetes.client.transport import Answer, Request, Stream
 from gpu_scheduler.kubernetes.leader_election import LeaderElector
 from gpu_scheduler.kubernetes.objects import PODS
 from gpu_scheduler.kubernetes.scheduler.loop import LoopSettings, Scheduler

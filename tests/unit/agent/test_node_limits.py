@@ -6,7 +6,7 @@ import pytest
 
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.source import DetectedDevice, NodeInventory
-from gpu_scheduler.agent.jobs.node_limits import NodeLimits, default_memory_mb, node_limits
+from gpu_scheduler.agent.jobs.orders import NodeLimits, default_memory_mb, node_limits
 
 GB = 1024
 

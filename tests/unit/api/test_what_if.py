@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.planning import planner, question, worker
+from gpu_scheduler.api.planning import planner, worker
 from gpu_scheduler.api.planning.worker import read_question, write_question
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.what_if import Question
@@ -191,7 +191,7 @@ def test_long_queue_is_cut_to_the_jobs_that_come_first(
     lab: ApiLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(lab)
-    monkeypatch.setattr(question, "MOST_WAITING", 1)
+    monkeypatch.setattr(planner, "MOST_WAITING", 1)
     answer = ask(lab, drain_nodes=["n1"])
     assert answer["waiting"] == 2
     assert answer["effect"]["compared"] == 1

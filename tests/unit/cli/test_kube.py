@@ -19,10 +19,15 @@ from gpu_scheduler.api.routes.nodes import NodeDetail
 from gpu_scheduler.cli.cluster.kubernetes import kubectl_main
 from gpu_scheduler.cli.jobs.columns import HEADINGS
 from gpu_scheduler.cli.main import main
-from gpu_scheduler.kubernetes.client.transport import Answer
+from gpu_scheduler.kubernetes.client.client import Answer
 from gpu_scheduler.kubernetes.fleet.devices import gpu_documents, node_documents
-from gpu_scheduler.kubernetes.fleet.jobs import explanation, fleet_jobs, job_document, job_line
-from gpu_scheduler.kubernetes.fleet.quotas import quota_documents
+from gpu_scheduler.kubernetes.fleet.jobs import (
+    explanation,
+    fleet_jobs,
+    job_document,
+    job_line,
+    quota_documents,
+)
 from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION
 from tests.fakes.kubernetes.api import CUSTOM_KINDS, KINDS, FakeApi, Fault
 from tests.fakes.kubernetes.server import serve

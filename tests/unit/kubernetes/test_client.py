@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.kubernetes.client.client import ApiClient, Retries
+from gpu_scheduler.kubernetes.client.client import Answer, ApiClient, Request, Retries, Stream
 from gpu_scheduler.kubernetes.client.errors import (
     AlreadyExists,
     BadRequest,
@@ -29,7 +29,6 @@ from gpu_scheduler.kubernetes.client.errors import (
     Unreachable,
     error_of_answer,
 )
-from gpu_scheduler.kubernetes.client.transport import Answer, Request, Stream
 from gpu_scheduler.kubernetes.objects import CSI_NODES, LEASES, NODES, PODS, Lease, ObjectMeta, Pod
 from tests.fakes.kubernetes.api import FakeApi, Fault
 from tests.fakes.kubernetes.transport import FakeTransport

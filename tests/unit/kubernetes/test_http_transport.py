@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from gpu_scheduler.kubernetes.client import credentials
+from gpu_scheduler.kubernetes.client.client import Answer, Request
 from gpu_scheduler.kubernetes.client.configuration import (
     Configuration,
     ExecPlugin,
@@ -25,7 +26,6 @@ from gpu_scheduler.kubernetes.client.errors import (
     Unreachable,
 )
 from gpu_scheduler.kubernetes.client.http import HttpTransport
-from gpu_scheduler.kubernetes.client.transport import Answer, Request
 from gpu_scheduler.kubernetes.objects import LEASES
 from tests.certificates import make_certificate
 from tests.fakes.kubernetes.api import FakeApi, Fault

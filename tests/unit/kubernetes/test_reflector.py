@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.kubernetes.client.client import ApiClient, Selection
-from gpu_scheduler.kubernetes.client.transport import Answer, Request
+from gpu_scheduler.kubernetes.client.client import Answer, ApiClient, Request, Selection
 from gpu_scheduler.kubernetes.objects import PODS, Pod
 from gpu_scheduler.kubernetes.reflector import Reflector
 from tests.fakes.kubernetes.api import FakeApi, Fault

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.engine.presets import preset
-from gpu_scheduler.kubernetes.client.client import ApiClient
+from gpu_scheduler.kubernetes.client.client import Answer, ApiClient, Request, Stream
 from gpu_scheduler.kubernetes.client.errors import KubernetesError
-from gpu_scheduler.kubernetes.client.transport import Answer, Request, Stream
 from gpu_scheduler.kubernetes.leader_election import LeaderElector
 from gpu_scheduler.kubernetes.names import (
     ATTEMPT_ANNOTATION,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.projected_usage import ProjectedUsage
+from gpu_scheduler.ledger.decayed_usage import ProjectedUsage
 
 TENANT, USER = "t", ("t", "u")
 

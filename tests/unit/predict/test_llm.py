@@ -27,8 +27,7 @@ from gpu_scheduler.sizing.memory import (
     memory_need,
     share_of_one,
 )
-from gpu_scheduler.sizing.model import LATENT, all_known, named_model, nearest
-from gpu_scheduler.sizing.model_files import shape_of, weights_of
+from gpu_scheduler.sizing.model import LATENT, all_known, named_model, nearest, shape_of, weights_of
 
 # Parameters as the Hugging Face Hub counts the tensors of each model ("Model size" on its page).
 PUBLISHED = {

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.wire.periods import HOUR_MS, read_span, read_zone
+from gpu_scheduler.wire.times import HOUR_MS, read_span, read_zone
 
 NOW = int(datetime(2026, 11, 18, 15, 30, tzinfo=UTC).timestamp()) * 1000
 """A Wednesday."""

@@ -16,8 +16,7 @@ from msgspec import Struct
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.openapi import Parameter, Router, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
-from gpu_scheduler.api.planning.planner import Forecast
-from gpu_scheduler.api.planning.question import MOST_WAITING
+from gpu_scheduler.api.planning.planner import MOST_WAITING, Forecast
 from gpu_scheduler.api.routes.cluster import natural_key, node_resources
 from gpu_scheduler.api.routes.reports import PAGE, job_rows
 from gpu_scheduler.api.routes.reservations import ReservationForm, write_reservation

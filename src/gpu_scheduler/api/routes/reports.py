@@ -36,8 +36,7 @@ from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.store.interface import JobQuery, Store
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
-from gpu_scheduler.wire.periods import FORMS, Span, read_span, read_zone
-from gpu_scheduler.wire.times import write_time
+from gpu_scheduler.wire.times import FORMS, Span, read_span, read_zone, write_time
 
 
 class SpreadForm(Struct):

@@ -15,7 +15,7 @@ from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.expected_times import UNKNOWN_RUN_TIME, obstacle_of_new
 from gpu_scheduler.api.http.openapi import Router
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
-from gpu_scheduler.api.planning.question import MOST_WAITING, question_of
+from gpu_scheduler.api.planning.planner import MOST_WAITING, question_of
 from gpu_scheduler.api.routes.plan import PlannedPlace, job_ids, places_of
 from gpu_scheduler.api.routes.reservations import ReservationRequest, ReservedGpus, read_reservation
 from gpu_scheduler.api.routes.submit import reader_for, submit_message

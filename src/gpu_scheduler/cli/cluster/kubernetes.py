@@ -194,7 +194,7 @@ class FleetClient(Client):
         return {"nodes": node_documents(self._everything(), self._jobs(""), _now_ms())}
 
     def _quota(self, _: Mapping[str, str]) -> dict[str, Any]:
-        from gpu_scheduler.kubernetes.fleet.quotas import quota_documents
+        from gpu_scheduler.kubernetes.fleet.jobs import quota_documents
 
         return {"nodes": quota_documents(self._objects(("queues",), "").queues)}
 

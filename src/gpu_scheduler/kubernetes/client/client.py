@@ -4,17 +4,21 @@ Reads are repeated after any failure that may pass. Writes are repeated only if 
 certainly did not carry them out (no connection, 429), or if repeating cannot do harm (server-side
 apply, Binding of one uid). Any other write without an answer raises `OutcomeUnknown`: the caller
 reads the object and decides.
+
+A `Transport` is the connection to the API server: `client.http` implements it by aiohttp; tests
+implement it without sockets, on virtual time. It raises `Unreachable` if the request certainly was
+not sent, and `OutcomeUnknown` if it may have been, and never repeats a request by itself.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from gpu_scheduler.kubernetes.client.backoff import Backoff
 from gpu_scheduler.kubernetes.client.errors import (
     Conflict,
     EvictionBlocked,
@@ -28,8 +32,84 @@ from gpu_scheduler.kubernetes.client.errors import (
     error_of_answer,
     error_of_status,
 )
-from gpu_scheduler.kubernetes.client.transport import Answer, Query, Request, Transport
 from gpu_scheduler.kubernetes.objects import PODS, Object, ObjectT, Pod, Resource, Value
+
+
+@dataclass(slots=True, kw_only=True)
+class Backoff:
+    """Delays that double from `first_seconds` to `longest_seconds`, each 50 to 100 % of its step.
+
+    The jitter keeps many clients that failed together from coming back together.
+    """
+
+    first_seconds: float = 0.2
+    longest_seconds: float = 10.0
+    random: Random = field(default_factory=Random)
+    failures: int = 0
+
+    def next_delay(self) -> float:
+        """The delay after one more failure."""
+        step = min(self.longest_seconds, self.first_seconds * 2.0 ** min(self.failures, 60))
+        self.failures += 1
+        return step * self.random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """Start again from the first delay, after a success."""
+        self.failures = 0
+
+
+Query = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request; `timeout_seconds` limits the wait for the complete answer."""
+
+    method: str
+    path: str
+    query: Query = ()
+    body: bytes = b""
+    content_type: str = "application/json"
+    timeout_seconds: float = 30.0
+
+    def __str__(self) -> str:
+        """As messages name it."""
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A complete answer; the names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """An answer that goes on; its chunks end, or raise, when the connection does."""
+
+    status: int
+    headers: Mapping[str, str]
+    chunks: AsyncIterator[bytes]
+
+
+class Transport(Protocol):
+    """A connection to one API server, with the credentials of one identity."""
+
+    async def send(self, request: Request) -> Answer:
+        """Send a request and return the complete answer, whatever its status."""
+        ...
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        """Send a request; `timeout_seconds` limits only the wait for the start of the answer."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
 
 DecodedT = TypeVar("DecodedT")
 

@@ -9,11 +9,10 @@ import aiohttp
 from yarl import URL
 
 from gpu_scheduler import __version__
-from gpu_scheduler.kubernetes.client.client import ApiClient
+from gpu_scheduler.kubernetes.client.client import Answer, ApiClient, Request, Stream
 from gpu_scheduler.kubernetes.client.configuration import Configuration
 from gpu_scheduler.kubernetes.client.credentials import Credentials
 from gpu_scheduler.kubernetes.client.errors import OutcomeUnknown, Unreachable
-from gpu_scheduler.kubernetes.client.transport import Answer, Request, Stream
 
 CONNECT_SECONDS = 5.0
 MAX_CONNECTIONS = 64

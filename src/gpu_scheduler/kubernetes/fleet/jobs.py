@@ -1,4 +1,4 @@
-"""Pods and gangs as jobs of the REST API: lists, explanations and the lines of a live screen.
+"""Pods and gangs as jobs of the REST API, and GpuQueues as its quota tree.
 
 A job is a pod of the scheduler, or a gang. Its id is `NAMESPACE/POD` or `NAMESPACE/NAME (gang)`,
 as the scheduler names it in reasons and events; its user is the namespace, its tenant the queue.
@@ -12,9 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from gpu_scheduler.kubernetes.crds.claim import ClaimPhase, GpuClaim
+from gpu_scheduler.kubernetes.crds.queue import ANY_MODEL, GpuQueue
 from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION, SCHEDULER_NAME
 from gpu_scheduler.kubernetes.objects import Pod
 from gpu_scheduler.kubernetes.scheduler.objects_view import (
+    Key,
     Objects,
     has_ended,
     is_bound,
@@ -412,3 +414,51 @@ def _ended_ms(pod: Pod) -> int | None:
 
 def _written(at: datetime | None) -> str | None:
     return None if at is None else write_time(int(at.timestamp() * 1000))
+
+
+def quota_documents(queues: Mapping[Key, GpuQueue]) -> list[dict[str, Any]]:
+    """A line for each queue and model, each queue below its parent."""
+    by_name = {queue.metadata.name: queue for queue in queues.values()}
+    children: dict[str, list[str]] = {}
+    for name, queue in sorted(by_name.items()):
+        parent = queue.spec.parent if queue.spec.parent in by_name else ""
+        children.setdefault(parent, []).append(name)
+    found: list[dict[str, Any]] = []
+    shown: set[str] = set()
+
+    def add(names: list[str], level: int) -> None:
+        for name in names:
+            if name not in shown:  # queues that are below themselves come at the end
+                shown.add(name)
+                found.extend(_lines(by_name[name], level))
+                add(children.get(name, []), level + 1)
+
+    add(children.get("", []), 0)
+    add(sorted(by_name), 0)
+    return found
+
+
+def _lines(queue: GpuQueue, level: int) -> list[dict[str, Any]]:
+    quotas = {quota.model: quota for quota in queue.spec.quotas}
+    uses = {use.model: use for use in queue.status.usage}
+    lines = []
+    for model in sorted({ANY_MODEL, *quotas, *uses}):
+        quota, use = quotas.get(model), uses.get(model)
+        guaranteed = 0 if quota is None else quota.guaranteed
+        if model == ANY_MODEL and quota is None:
+            guaranteed = sum(one.guaranteed for one in quotas.values())
+        limit = None if quota is None else quota.borrowing_limit
+        lines.append(
+            {
+                "name": queue.metadata.name,
+                "parent": queue.spec.parent,
+                "level": level,
+                "model": model,
+                "used_gpus": 0.0 if use is None else use.allocated,
+                "guaranteed_gpus": float(guaranteed),
+                "max_gpus": None if limit is None else float(guaranteed + limit),
+                "borrowed_gpus": 0.0 if use is None else use.borrowed,
+                "lent_gpus": 0.0 if use is None else use.lent,
+            }
+        )
+    return lines
