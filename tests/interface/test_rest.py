@@ -1,13 +1,17 @@
 """The REST API: the OpenAPI document without its prose, and the metrics of a real scrape."""
 
+import re
+from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_scheduler.api.routes.metrics import SchedulerCollector
 from tests.interface.stored import check_snapshot
 from tests.unit.api.lab import ApiLab
 
+REFERENCE = Path(__file__).parents[2] / "docs/reference/rest.md"
 PROSE = ("description", "summary")
 FIXED_VALUES = ("state", "status", "check", "condition", "pool", "le")
 """Labels whose values are part of the interface; others are names of nodes, tenants and so on."""
@@ -59,3 +63,23 @@ def without_prose(document: Any) -> Any:
     if isinstance(document, list):
         return [without_prose(value) for value in document]
     return document
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [("/plan", "get"), ("/what-if", "post"), ("/quota/tree", "get")]
+)
+def test_every_field_of_a_forecast_is_documented(api: ApiLab, path: str, method: str) -> None:
+    document = api.get("/openapi.json", root=True).json
+    operation = document["paths"][f"/api/v1{path}"][method]
+    schemas = document["components"]["schemas"]
+    found: dict[str, None] = {}
+    left = [operation["responses"]["200"]]
+    while left:
+        for name in re.findall(r"'#/components/schemas/(\w+)'", str(left.pop())):
+            if name not in found:
+                found[name] = None
+                left.append(schemas[name])
+    fields = {field for name in found for field in schemas[name]["properties"]}
+    assert "made_at" in fields or "nodes" in fields
+    page = REFERENCE.read_text()
+    assert not {field for field in fields if f"`{field}`" not in page and f'"{field}"' not in page}

@@ -397,6 +397,7 @@ export interface JobForm {
   measured: MeasureForm | null;
   time_limit_minutes: number | null;
   placed_members: number | null;
+  script: string;
 }
 
 export interface JobLine {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -170,6 +171,19 @@ class Launch:
             raise InvalidRequest("a command or path holds a NUL character; remove it")
         if self.image:
             _check_image(self.image)
+
+
+_PLACEHOLDER = re.compile("%([jAax%])")
+
+
+def output_file(pattern: str, number: str, name: str) -> str:
+    """Return an output file with Slurm's placeholders (%j, %A, %a, %x) replaced.
+
+    `number` is the job's number as in tables: `12`, or `12_4` for a task of an array.
+    """
+    job, _, task = number.partition("_")
+    values = {"j": number, "A": job, "a": task or "0", "x": name.replace("/", "_"), "%": "%"}
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], pattern)
 
 
 def _check_image(image: str) -> None:

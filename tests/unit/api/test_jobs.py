@@ -7,7 +7,7 @@ import pytest
 
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.cli.jobs.columns import gpus_text
-from gpu_scheduler.control.messages import NodeSilent, Started
+from gpu_scheduler.control.messages import Ended, NodeSilent, Started
 from gpu_scheduler.store.interface import Cutoffs
 from tests.unit.api.lab import ApiLab
 
@@ -405,6 +405,29 @@ def test_failed_array_shows_how_it_failed(lab: ApiLab) -> None:
     told = lab.get(f"/jobs/{job_id}/explain").json["reason"]
     assert told == "tasks: 1 completed, 2 failed; task 1 failed with exit code 3"
     assert lab.get(f"/jobs/{job_id}_2/explain").json["reason"] == "failed with exit code 4"
+
+
+def test_array_task_that_could_not_start_says_why(lab: ApiLab) -> None:
+    why = "cannot enter the working directory '/gone'"
+    job_id = lab.submit(array="0-1", gpu_count=1)
+    lab.tell(Ended(f"{job_id}_0.1", exit_code=None, ran=False, detail=why))
+    assert lab.get(f"/jobs/{job_id}_0/explain").json["reason"] == f"failed: {why}"
+    assert lab.get(f"/jobs/{job_id}_0").json["reason"] == why
+    running = lab.get(f"/jobs/{job_id}/explain").json["reason"]
+    assert running.endswith(f"; task 0 failed: {why}")
+    lab.tell(Ended(f"{job_id}_1.1", exit_code=0))
+    told = lab.get(f"/jobs/{job_id}/explain").json["reason"]
+    assert told == f"tasks: 1 completed, 1 failed; task 0 failed: {why}"
+    assert lab.get(f"/jobs/{job_id}").json["reason"] == f"task 0 failed: {why}"
+    assert lab.get("/jobs").json["jobs"][0]["reason"] == f"task 0 failed: {why}"
+    assert lab.get(f"/jobs/{job_id}_1").json["reason"] == ""
+
+
+def test_owner_sees_script_of_job(lab: ApiLab) -> None:
+    script = "#!/bin/sh\necho hi\n"
+    job_id = lab.submit(command=["a"], script=script)
+    assert lab.get(f"/jobs/{job_id}").json["script"] == script
+    assert lab.get("/jobs").json["jobs"][0]["script"] == ""
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -165,7 +166,7 @@ def test_chosen_columns_are_shown_in_their_order(server: FakeServer, tell: Tell)
     assert tell("history", "--columns", "id,st").split() == ["JOBID", "ST", "1", "CD"]
     assert tell("history", "--columns", ",".join(COLUMNS)).count("\n") == 2
     told = tell("list", "--columns", "jobid,prioritty", code=2)
-    assert "--columns has 'PRIORITTY'; did you mean 'priority'? expected jobid, name" in told
+    assert "--columns has 'prioritty'; did you mean 'priority'? expected jobid, name" in told
 
 
 @pytest.mark.parametrize("states", ["all", "ended", "failed,pending,completed"])
@@ -1186,6 +1187,46 @@ def test_jobs_are_cancelled_by_user_and_state(server: FakeServer, tell: Tell) ->
     assert "--state is 'h'" in tell("cancel", "--state", "H", code=2)
     assert "leave out one of both" in tell("cancel", "1", "--user", "bob", code=2)
     assert "no job given" in tell("cancel", code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("-u", "zebedee"), "user 'zebedee' has no pending or running jobs"),
+        (("-u", "root", "-J", "x*"), "user 'root' has no pending or running jobs named 'x*'"),
+        (("-u", "all", "-s", "PD"), "there are no jobs in state PD"),
+        (("-J", "x"), "you have no pending or running jobs named 'x'"),
+    ],
+)
+def test_cancel_that_chooses_no_job_says_whose(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    submitted(server, 1)
+    server.change("job-1", user="zebedee", state="completed")
+    assert main(("cancel", *options)) == 0
+    assert capsys.readouterr().err == f"tgpu: {said}\n"
+
+
+def test_unknown_user_is_an_error_of_cancel_and_a_warning_of_lists(
+    server: FakeServer, tell: Tell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted(server, 1)
+    server.change("job-1", user="zebedee")
+    told = tell("cancel", "--user", "zebede", code=2)
+    assert "user 'zebede' has no jobs here" in told
+    assert "did you mean 'zebedee'?" in told
+    for command in ("list", "history"):
+        assert main((command, "--user", "zebede")) == 0
+        assert "did you mean 'zebedee'?" in capsys.readouterr().err
+
+
+def test_show_of_a_script_shows_its_text_and_arguments(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 1)
+    lines = ["#!/bin/bash", *(f"step {number}" for number in range(60))]
+    server.change("job-1", script="\n".join(lines), command=["a", "b c"])
+    shown = tell("show", "1")
+    assert re.search(r"script +61 lines, #!/bin/bash\n +arguments +a 'b c'\n", shown)
+    assert shown.endswith("  step 38\n  ... 21 more lines; --json has all\n")
 
 
 def test_preview_asks_on_a_terminal(

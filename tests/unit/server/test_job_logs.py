@@ -10,6 +10,9 @@ from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, SetNode, Started, Submit
 from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Array
+from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.server.background.job_logs import JobLogs
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -43,6 +46,30 @@ def test_log_can_be_read_while_end_is_being_committed(
         assert await node_of("job-1.1") == running
         with pytest.raises(UnknownThing, match=r"no attempt job-1\.2"):
             await node_of("job-1.2")
+        await loop.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "allocation_id", "path"),
+    [
+        ("out-%j-%a.txt", "job-1_3.1", "/home/ann/out-1_3-3.txt"),
+        ("/data/%x.%A", "job-1_3.2", "/data/train.1"),
+    ],
+)
+def test_output_file_of_job_is_named_with_its_placeholders_replaced(
+    pattern: str, allocation_id: str, path: str
+) -> None:
+    async def run() -> None:
+        loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        launch = Launch(argv=("true",), workdir="/home/ann", output=pattern)
+        tasks = Array(tasks=IntervalSet.parse("0-3"))
+        await loop.apply(Submit(a_job(id="", name="train", array=tasks), launch))
+        source = JobLogs(loop, Agents(loop)).read_log("job-1", allocation_id, 0, 0, 0, follow=False)
+        with pytest.raises(UnknownThing, match=f"writes its output to {path}; read it there"):
+            await anext(aiter(source))
         await loop.close()
 
     asyncio.run(run())

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,6 +39,7 @@ from gpu_scheduler.agent.jobs.environment import (
 from gpu_scheduler.agent.jobs.network import free_port, interface_of, is_free
 from gpu_scheduler.agent.launcher_protocol import Key, Work, WorkTerminal
 from gpu_scheduler.agent.machine import Account, replace_file
+from gpu_scheduler.model.launch import output_file
 from gpu_scheduler.wire import agent_pb2 as pb
 
 ASSIGNMENTS_FILE = "chosen.json"
@@ -58,7 +58,6 @@ FROM_CONFIG = (
 FOR_CONTAINERS = ("engine_user", "image_stores", "allowed_images")
 """The same for containers of other users than root. An older launcher, which would run their engine
 as root, does not know these fields and refuses the work."""
-_PLACEHOLDER = re.compile("%([jAax%])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +276,9 @@ class OrderTranslator:
             max_processes=max_processes,
             grace_ms=start.grace_ms if start.HasField("grace_ms") else config.grace_ms,
             # A relative path is relative to the job's directory, not to the launcher's.
-            log_path=os.path.join(workdir, _output_path(start))  # noqa: PTH118
+            log_path=os.path.join(  # noqa: PTH118
+                workdir, output_file(start.output, job_number(start), start.name)
+            )
             if start.output
             else self.log_path(start.job_id, order.allocation_id, order.member),
             log_of_user=bool(start.output),
@@ -373,18 +374,6 @@ class OrderTranslator:
         if mine:
             self.assignments.set_slices(key, mine)
         return {index: one.uuid for index, one in mine.items()}
-
-
-def _output_path(start: pb.Start) -> str:
-    """The job's output file, with Slurm's placeholders (%j, %A, %a, %x) replaced."""
-    values = {
-        "j": job_number(start),
-        "A": start.job_id.removeprefix("job-"),
-        "a": str(start.task) if start.HasField("task") else "0",
-        "x": start.name.replace("/", "_"),
-        "%": "%",
-    }
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], start.output)
 
 
 def _terminal(start: pb.Start) -> WorkTerminal | None:

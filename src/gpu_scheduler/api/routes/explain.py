@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -21,7 +22,12 @@ from gpu_scheduler.api.ha.leadership_gate import note_stale
 from gpu_scheduler.api.http.openapi import Router
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import device_problems
-from gpu_scheduler.api.routes.job_views import task_state
+from gpu_scheduler.api.routes.job_views import (
+    exit_text,
+    first_failure_text,
+    task_end_text,
+    task_state,
+)
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, HOLDING, Job, JobState
 from gpu_scheduler.model.reasons import ReasonCode
@@ -98,6 +104,10 @@ async def explain_job(context: Context, request: Request) -> Response:
         form.code, form.reason = code or form.code, text or row.reason
         if job.array is not None:
             start_ms, form.reason = _task_progress(context, row, task, tasks)
+            if task is None and form.reason:
+                store = context.service.store
+                failure = await asyncio.to_thread(first_failure_text, row, store)
+                form.reason += f"; {failure}" if failure else ""
         form.reason = form.reason or f"{state.value} since {format_utc(start_ms or 0)}"
         lost = explainer.lost_node(job.id, task)
         if lost is not None:  # matters more than since when it runs
@@ -117,9 +127,10 @@ async def explain_job(context: Context, request: Request) -> Response:
             if gauge is not None and gauge.active_warning:
                 form.reason += f"; warned: {gauge.active_warning}"
     elif job.array is not None:
-        form.reason = row.reason or _describe_task_ends(row, task, tasks)
+        describe = partial(_describe_task_ends, context, row, task)
+        form.reason = row.reason or await asyncio.to_thread(describe)
     else:
-        form.reason = row.reason or _exit_text(row)
+        form.reason = row.reason or exit_text(row.state, row.exit_code, row.signal)
     if not request.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
         form.start_unknown = form.end_unknown = form.expected_start_basis = ""
@@ -174,12 +185,9 @@ async def _read_tasks(
     context: Context, row: JobRow, task: int | None, state: JobState
 ) -> list[TaskRow]:
     """Read the tasks of an array that its explanation needs, in a thread."""
-    failed = dict(row.tasks).get(JobState.FAILED)
-    only = None if task is None else IntervalSet.of([task])
-    if row.job.array is None or state not in {*HOLDING, *ENDED}:
+    if row.job.array is None or state not in HOLDING:
         return []
-    if only is None and state in ENDED:
-        only = IntervalSet.of([min(failed)]) if failed else IntervalSet()
+    only = None if task is None else IntervalSet.of([task])
     return await asyncio.to_thread(context.service.store.tasks, row.job.id, only=only)
 
 
@@ -200,20 +208,11 @@ def _task_progress(
     return min(starts), text
 
 
-def _describe_task_ends(row: JobRow, task: int | None, rows: list[TaskRow]) -> str:
+def _describe_task_ends(context: Context, row: JobRow, task: int | None) -> str:
     """Describe the end of one task; of an array, count the ends and name the first failure."""
+    store = context.service.store
     if task is not None:
-        return _exit_text(rows[0]) if rows else task_state(row, task).value
+        return task_end_text(row, task, store)
     text = ", ".join(f"{len(numbers):,} {state.value}" for state, numbers in row.tasks if numbers)
-    failed = dict(row.tasks).get(JobState.FAILED)
-    if not failed:
-        return f"tasks: {text}"
-    return f"tasks: {text}; task {min(failed)} {_exit_text(rows[0]) if rows else 'failed'}"
-
-
-def _exit_text(row: JobRow | TaskRow) -> str:
-    if row.signal is not None:
-        return f"{row.state.value} by signal {row.signal}"
-    if row.exit_code is not None:
-        return f"{row.state.value} with exit code {row.exit_code}"
-    return row.state.value
+    failure = first_failure_text(row, store)
+    return f"tasks: {text}; {failure}" if failure else f"tasks: {text}"

@@ -97,7 +97,8 @@ class JobForm(Struct):
     `placed_members` is the number of members of a gang that run, or ran last; an elastic gang may
     have fewer than `members` (null: not a gang, or never placed). With `redacted` it is the job of
     another user: only its owner, size, placement and expected end are shown, and all other fields
-    are empty.
+    are empty. `script` is the text of a job that was submitted as a script: only its owner and
+    admins see it, and lists omit it.
     """
 
     id: str
@@ -153,6 +154,7 @@ class JobForm(Struct):
     measured: MeasureForm | None = None
     time_limit_minutes: float | None = None
     placed_members: int | None = None
+    script: str = ""
 
 
 class JobLine(Struct):
@@ -300,6 +302,9 @@ def read_details(
                 numbers = numbers.union(some) if state in HOLDING else numbers
             if numbers:
                 found.held_tasks[job_id] = store.tasks(job_id, only=numbers)
+            reported = first_failed_task(row) if task is None else task
+            if reported is not None:
+                found.ended[job_id] = store.attempts(job_id, reported)
         elif row.attempt and row.state not in {*HOLDING, JobState.PENDING}:
             found.ended[job_id] = store.attempts(job_id)
     for row in seen:
@@ -350,9 +355,17 @@ class JobViews:
         form.placed_members = _placed(job, form.allocation)
         form.expected_end = self._expected_end(row)
         form.measured = self.measured(row)
+        if not form.reason and row.state in ENDED:
+            form.reason = first_failure_text(row, self._store)
         if job.array is None and row.state is JobState.RUNNING:
             form.attach = self._attach_command(job, launch, f"{job.id}.{row.attempt}")
         return form
+
+    def script(self, row: JobRow) -> str:
+        """Return the text of a job that is a script, for its owner and admins; empty for others."""
+        launch = self._store.launch(row.job.id) or _NO_LAUNCH
+        is_allowed = self._caller.is_admin or self._caller.user == row.job.user
+        return launch.script if is_allowed else ""
 
     def line(self, row: JobRow) -> JobLine:
         """Return a job as one line of a list; of other users only the public fields."""
@@ -456,7 +469,10 @@ class JobViews:
         form.task = number
         form.array = None
         form.measured = self.measured(row, number)
-        form.state = task_state(row, number).value
+        state = task_state(row, number)
+        form.state = state.value
+        if row.state in ENDED or state in ENDED:
+            form.reason = row.reason or _last_detail(self._store, row, number)
         form.allocation = [place for place in form.allocation if place.task == number]
         form.placed_members = len(form.allocation) if row.job.is_gang and form.allocation else None
         form.attempt = form.preemptions = 0
@@ -665,6 +681,42 @@ def task_state(row: JobRow, number: int) -> JobState:
         if number in numbers:
             return state
     return row.state
+
+
+def first_failed_task(row: JobRow) -> int | None:
+    """Return the lowest number of a failed task of an array; None if no task has failed."""
+    failed = dict(row.tasks).get(JobState.FAILED)
+    return min(failed) if failed else None
+
+
+def first_failure_text(row: JobRow, store: Details) -> str:
+    """Return how the first failed task of an array ended: `task 3 failed with exit code 1`."""
+    number = first_failed_task(row)
+    return "" if number is None else f"task {number} {task_end_text(row, number, store)}"
+
+
+def task_end_text(row: JobRow, number: int, store: Details) -> str:
+    """Return how a task ended, with the detail of its last attempt: `failed: cannot enter ...`."""
+    state = task_state(row, number)
+    attempts = [one for one in store.attempts(row.job.id, number) if one.task == number]
+    if not attempts:
+        return state.value
+    text = exit_text(state, attempts[-1].exit_code, attempts[-1].signal)
+    return f"{text}: {attempts[-1].detail}" if attempts[-1].detail else text
+
+
+def _last_detail(store: Details, row: JobRow, number: int) -> str:
+    attempts = store.attempts(row.job.id, number)
+    return attempts[-1].detail if attempts else ""
+
+
+def exit_text(state: JobState, exit_code: int | None, signal: int | None) -> str:
+    """Return how a job or task ended: `failed with exit code 1`, `failed by signal 9`."""
+    if signal is not None:
+        return f"{state.value} by signal {signal}"
+    if exit_code is not None:
+        return f"{state.value} with exit code {exit_code}"
+    return state.value
 
 
 def states_of(row: JobRow) -> dict[str, str]:

@@ -231,7 +231,9 @@ async def get_job(context: Context, request: Request) -> Response:
     row, task = context.find_known_job(request)
     context.parse_query(request)
     views = await job_views(context.service, request.caller, [row], context.settings.attach, task)
-    return json_response(views.job(row) if task is None else views.task(row, task))
+    form = views.job(row) if task is None else views.task(row, task)
+    form.script = views.script(row)
+    return json_response(form)
 
 
 @router.operation(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import time
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, mine, warn
-from gpu_scheduler.cli.jobs.columns import NONE, references
+from gpu_scheduler.cli.connection import ME, add_server_options, client_for, mine, warn
+from gpu_scheduler.cli.jobs.columns import NONE, references, user_advice
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.submit.body import (
     PLAIN_FIELDS,
@@ -140,11 +140,14 @@ def _chosen_jobs(args: Namespace) -> list[str] | None:
         raise InvalidRequest(f"--state is '{args.state}', but those jobs have ended")
     whose = None if args.user == "all" else args.user or mine()
     with client_for(args) as client:
-        jobs = [
-            job
-            for job in client.list(state=active, user=whose)
-            if not args.name or fnmatchcase(job["name"], args.name)
-        ]
+        of_user = list(client.list(state=active, user=whose))
+        if not of_user and args.user not in (None, "all", ME):
+            advice = user_advice(client, args.user)
+            if advice:
+                raise UnknownThing(advice)
+    jobs = [job for job in of_user if not args.name or fnmatchcase(job["name"], args.name)]
+    if not jobs and not args.quiet:
+        warn(_none_text(args))
     if not jobs or args.dry_run or args.yes:
         return [job["id"] for job in jobs]
     if not args.json:
@@ -158,6 +161,14 @@ def _chosen_jobs(args: Namespace) -> list[str] | None:
         warn("nothing was cancelled")
         return None
     return [job["id"] for job in jobs]
+
+
+def _none_text(args: Namespace) -> str:
+    """That --user, --name and --state choose no job, and whose jobs were searched."""
+    subject = {None: "you have", "all": "there are"}.get(args.user, f"user '{args.user}' has")
+    kind = f"jobs in state {args.state}" if args.state else "pending or running jobs"
+    named = f" named '{args.name}'" if args.name else ""
+    return f"{subject} no {kind}{named}"
 
 
 def run_hold(args: Namespace) -> int:
@@ -228,7 +239,7 @@ def _for_each(
     exit_code = 0
     with client_for(args) as client:
         found = references(client, args.jobs)
-        if not found and not quiet:
+        if args.jobs and not found and not quiet:
             warn(NONE)
         for reference in found:
             try:

@@ -274,10 +274,9 @@ RIGHT_COLUMNS = (*RIGHT, "CPUS", "MEMORY_MB", "PRIORITY", "ATTEMPT", "EXIT", "EN
 def chosen_columns(text: str) -> list[str]:
     """The columns that `--columns` names."""
     chosen = []
-    for word in text.upper().split(","):
-        name = {"NODELIST": "NODELIST(REASON)", "JOB": "JOBID", "ID": "JOBID"}.get(
-            word.strip(), word.strip()
-        )
+    for word in text.split(","):
+        upper = word.strip().upper()
+        name = {"NODELIST": "NODELIST(REASON)", "JOB": "JOBID", "ID": "JOBID"}.get(upper, upper)
         if name not in COLUMNS:
             from difflib import get_close_matches
 
@@ -287,6 +286,27 @@ def chosen_columns(text: str) -> list[str]:
             raise InvalidRequest(f"--columns has '{word}'; {hint}expected {known}")
         chosen.append(name)
     return chosen
+
+
+def user_advice(client: Client, name: str) -> str:
+    """Why no job of user `name` was found: the name is unknown, with the nearest known name.
+
+    Empty if the user has jobs here (whatever their state), or an account on this machine.
+    """
+    import pwd
+    from difflib import get_close_matches
+
+    try:
+        pwd.getpwnam(name)
+        return ""
+    except (KeyError, ValueError):
+        pass
+    if client.page(user=name, limit=1)["jobs"]:
+        return ""
+    known = {job["user"] for job in client.page(state=",".join(ACTIVE), limit=1000)["jobs"]}
+    near = get_close_matches(name, sorted(known.union(one.pw_name for one in pwd.getpwall())), n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"user '{name}' has no jobs here and no account on this machine{hint}"
 
 
 def print_columns(text: str, jobs: Iterable[Mapping[str, Any]], now: float) -> None:

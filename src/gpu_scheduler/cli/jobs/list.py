@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from gpu_scheduler.cli.connection import (
+    ME,
     add_kube_options,
     add_server_options,
     client_for,
@@ -30,6 +31,7 @@ from gpu_scheduler.cli.jobs.columns import (
     row,
     short_name,
     state_code,
+    user_advice,
     with_end,
 )
 from gpu_scheduler.cli.parser import Options
@@ -75,6 +77,15 @@ def _filter_query(args: Namespace) -> dict[str, object]:
     }
 
 
+def _warn_of_unknown_user(client: Client, args: Namespace, jobs: list[dict[str, Any]]) -> None:
+    """An empty list of an unknown user is probably a typing error."""
+    if jobs or args.user in (None, "all", ME):
+        return
+    advice = user_advice(client, args.user)
+    if advice:
+        warn(f"warning: {advice}")
+
+
 def register_list(parser: ArgumentParser) -> None:
     """Add the options of `tgpu list`."""
     add = _add_filters(parser)
@@ -94,6 +105,7 @@ def run_list(args: Namespace) -> int:
         raise InvalidRequest("pods have no user; use --namespace NAME, or -A for all namespaces")
     with client_for(args) as client:
         jobs, total = found_jobs(client, args)
+        _warn_of_unknown_user(client, args, jobs)
     if args.json:
         print_json({"jobs": jobs, "total": total})
         return 0
@@ -196,6 +208,7 @@ def run_history(args: Namespace) -> int:
     }
     with client_for(args) as client:
         jobs, total = pages(client, query, args.limit)
+        _warn_of_unknown_user(client, args, jobs)
     if args.json:
         print_json({"jobs": jobs, "total": total})
         return 0

@@ -24,6 +24,7 @@ from gpu_scheduler.cli.jobs.columns import (
 )
 from gpu_scheduler.cli.text.tables import (
     coloured_state,
+    counted,
     in_local_time,
     painted,
     print_json,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 NARROW_RANGE_S = 600
 """A narrower range of expected starts is shown as a point."""
 MOST_ATTEMPTS = 10
+MOST_SCRIPT_LINES = 40
 
 
 def register_show(parser: ArgumentParser) -> None:
@@ -101,6 +103,18 @@ def print_job(job: dict[str, Any], earlier: Sequence[dict[str, Any]] = ()) -> No
         if shown:
             print(painted(title, "bold"))
             print_pairs(shown)
+    _print_script(str(job.get("script") or ""))
+
+
+def _print_script(script: str) -> None:
+    """Print the first lines of a script, as it was when it was submitted."""
+    lines = script.splitlines()
+    if lines:
+        print(painted("script", "bold"))
+    for line in lines[:MOST_SCRIPT_LINES]:
+        print(f"  {visible(line.expandtabs())}".rstrip())
+    if len(lines) > MOST_SCRIPT_LINES:
+        print(f"  ... {counted(len(lines) - MOST_SCRIPT_LINES, 'more line')}; --json has all")
 
 
 def _public_fields(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -153,7 +167,13 @@ def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _execution(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     import shlex
 
-    yield "command", shlex.join(job.get("command") or [])
+    command = shlex.join(job.get("command") or [])
+    if script := job.get("script"):
+        first = script.partition("\n")[0]
+        yield "script", f"{counted(len(script.splitlines()), 'line')}, {visible(first)}"
+        yield "arguments", command
+    else:
+        yield "command", command
     yield "image", str(job.get("image") or "")
     yield "directory", str(job.get("working_directory") or "")
     variables = job.get("environment") or {}

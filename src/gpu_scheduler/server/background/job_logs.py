@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import structlog
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import ClusterError, UnknownThing
+from gpu_scheduler.model.launch import output_file
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Placement
 from gpu_scheduler.model.utc import format_utc
@@ -45,7 +47,11 @@ class JobLogs:
         launch = await asyncio.to_thread(self._loop.store.launch, job_id)
         if launch is not None and launch.output:
             # A server that runs as root must not read files that a user names.
-            raise UnknownThing(f"the job writes its output to {launch.output}; read it there")
+            number = allocation_id.rpartition(".")[0].removeprefix("job-")
+            row = await asyncio.to_thread(self._loop.store.job, job_id)
+            file = output_file(launch.output, number, "" if row is None else row.job.name)
+            path = os.path.join(launch.workdir, file)  # noqa: PTH118  only a name
+            raise UnknownThing(f"the job writes its output to {path}; read it there")
         node_id = await self._node_of(job_id, allocation_id, member)
         request = pb.LogRequest(
             job_id=job_id,
