@@ -242,6 +242,15 @@ export interface Explanation {
   expected_start_basis: string;
 }
 
+export interface FairShareForm {
+  period: string;
+  start: string;
+  end: string;
+  until: string;
+  tenants: SharerForm[];
+  slices: SharedSlice[];
+}
+
 export interface GpuChanged {
   node: string;
   index: number;
@@ -283,6 +292,15 @@ export interface GpuProcess {
   job_id: string;
   command: string;
   leaked: boolean;
+}
+
+export interface GpuReadings {
+  node: string;
+  index: number;
+  utilisation_percent: (number | null)[];
+  memory_used_mb: (number | null)[];
+  power_watts: (number | null)[];
+  temperature_c: (number | null)[];
 }
 
 export interface Health {
@@ -883,6 +901,13 @@ export interface ReadinessRequest {
   grace_seconds?: number;
 }
 
+export interface ReadingsForm {
+  attempt: number;
+  start: string | null;
+  step_seconds: number;
+  gpus: GpuReadings[];
+}
+
 export interface Removed {
   id: string;
   message: string;
@@ -1063,6 +1088,32 @@ export interface ServiceRequest {
   grace_seconds?: number | null;
   max_processes?: number;
   notify?: string[];
+}
+
+export interface SettingForm {
+  key: string;
+  value: string;
+  default: string;
+  changed: boolean;
+  about: string;
+}
+
+export interface SettingList {
+  settings: SettingForm[];
+}
+
+export interface SharedSlice {
+  start: string;
+  used: Record<string, number>;
+  deserved: Record<string, number>;
+}
+
+export interface SharerForm {
+  tenant_id: string;
+  weight: number;
+  deserved_percent: number;
+  deserved_gpu_hours: number;
+  used_gpu_hours: number;
 }
 
 export interface SliceForm {
@@ -1446,6 +1497,7 @@ export interface Responses {
   "POST /jobs/{job_id}/hold": Changed;
   "GET /jobs/{job_id}/logs": string;
   "POST /jobs/{job_id}/priority": Changed;
+  "GET /jobs/{job_id}/readings": ReadingsForm;
   "POST /jobs/{job_id}/release": Changed;
   "POST /jobs/{job_id}/retry": Retried;
   "GET /jobs/{job_id}/tasks": ArrayTaskPage;
@@ -1473,6 +1525,7 @@ export interface Responses {
   "GET /quota/tree": QuotaTreeForm;
   "GET /report": ReportForm;
   "GET /report/estimates": EstimatesForm;
+  "GET /report/fair-share": FairShareForm;
   "GET /reservations": ReservationList;
   "POST /reservations": ReservationForm;
   "DELETE /reservations/{reservation_id}": ReservationForm;
@@ -1484,6 +1537,7 @@ export interface Responses {
   "PUT /services/{service}": ServiceForm;
   "GET /services/{service}/endpoints": EndpointList;
   "POST /services/{service}/scale": ServiceForm;
+  "GET /settings": SettingList;
   "GET /sweeps": SweepList;
   "GET /tasks": TaskPage;
   "POST /tasks": TaskAccepted;

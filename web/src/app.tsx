@@ -3,14 +3,18 @@ import { signal } from "@preact/signals";
 import { render } from "preact";
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { Admin } from "./admin";
 import { call, me, needsLogin, online } from "./api";
 import { Cluster } from "./cluster";
 import { Empty, QuestionDialog, Toasts } from "./components";
 import { JobPage } from "./job";
 import { Login } from "./login";
+import { People } from "./people";
 import { Plan } from "./plan";
 import { Queue } from "./queue";
+import { ServicePage, Services } from "./services";
 import { Submit } from "./submit";
+import { SweepPage, Sweeps } from "./sweeps";
 import { WhatIf } from "./whatif";
 
 interface Page {
@@ -26,7 +30,11 @@ const PAGES: Page[] = [
   { path: "jobs", name: "Queue", key: "q", show: (rest) => (rest[0] ? <JobPage id={rest[0]} key={rest[0]} /> : <Queue />) },
   { path: "plan", name: "Plan", key: "p", show: (rest) => <Plan job={rest[0] ?? ""} key={rest[0] ?? ""} /> },
   { path: "submit", name: "Submit", key: "s", show: (rest) => <Submit from={rest[0] ?? ""} key={rest[0] ?? ""} /> },
+  { path: "sweeps", name: "Sweeps", key: "g", show: (rest) => (rest[0] ? <SweepPage name={rest[0]} key={rest[0]} /> : <Sweeps />) },
+  { path: "services", name: "Services", key: "v", show: (rest) => (rest[0] ? <ServicePage id={rest[0]} key={rest[0]} /> : <Services />) },
+  { path: "people", name: "People", key: "u", show: () => <People /> },
   { path: "what-if", name: "What if", key: "w", show: () => <WhatIf />, adminOnly: true },
+  { path: "admin", name: "Admin", key: "a", show: (rest) => <Admin tab={rest[0] ?? ""} about={rest[1] ?? ""} key={rest.join("/")} /> },
 ];
 const KEYS: [string, string][] = [
   ["/", "search"],

@@ -300,54 +300,70 @@ export async function attempt(change: () => Promise<unknown>, done: string, undo
   }
 }
 
+export interface Field {
+  name: string;
+  label: string;
+  value?: string;
+  type?: "text" | "number" | "datetime-local" | "checkbox";
+  options?: readonly string[];
+  needed?: boolean;
+}
+export type Answers = Record<string, string>;
+
 interface Question {
   title: string;
   text: string;
   yes: string;
   danger: boolean;
-  input?: { label: string; value: string };
-  answer: (value: string | null) => void;
+  fields: Field[];
+  answer: (values: Answers | null) => void;
 }
 const question = signal<Question | null>(null);
 
-// Asks before something is changed; null if the person says no.
-export function ask(title: string, text: string, yes: string, options: { danger?: boolean; input?: { label: string; value: string } } = {}): Promise<string | null> {
+// Asks for several values before something is changed; null if the person says no. A checked box is "yes".
+export function askFor(title: string, text: string, yes: string, fields: Field[], danger = false): Promise<Answers | null> {
   return new Promise((answer) => {
-    const asked: Question = { title, text, yes, danger: options.danger ?? false, answer };
-    if (options.input) asked.input = options.input;
-    question.value = asked;
+    question.value = { title, text, yes, danger, fields, answer };
   });
+}
+
+// Asks before something is changed; null if the person says no.
+export async function ask(title: string, text: string, yes: string, options: { danger?: boolean; input?: { label: string; value: string } } = {}): Promise<string | null> {
+  const fields = options.input ? [{ name: "value", ...options.input }] : [];
+  const values = await askFor(title, text, yes, fields, options.danger);
+  return values && (values["value"] ?? "");
 }
 
 export function QuestionDialog(): JSX.Element | null {
   const asked = question.value;
   const dialog = useRef<HTMLDialogElement>(null);
-  const field = useRef<HTMLInputElement>(null);
+  const form = useRef<HTMLFormElement>(null);
   useEffect(() => {
     if (asked && dialog.current && !dialog.current.open) dialog.current.showModal();
   }, [asked]);
   if (!asked) return null;
-  const close = (value: string | null): void => {
+  const close = (values: Answers | null): void => {
     question.value = null;
-    asked.answer(value);
+    asked.answer(values);
   };
   return (
     <dialog ref={dialog} aria-labelledby="question-title" onCancel={() => close(null)}>
       <form
+        ref={form}
         method="dialog"
         onSubmit={(event) => {
           event.preventDefault();
-          close(field.current?.value ?? "");
+          const entries = form.current ? [...new FormData(form.current).entries()] : [];
+          close(Object.fromEntries(entries.map(([name, value]) => [name, String(value)])));
         }}
       >
         <h2 id="question-title">{asked.title}</h2>
         <p>{asked.text}</p>
-        {asked.input ? (
-          <label>
-            {asked.input.label}
-            <input ref={field} defaultValue={asked.input.value} />
-          </label>
-        ) : null}
+        <div class={asked.fields.length > 2 ? "form" : ""}>
+          {asked.fields.map((field) => (
+            <AskedField key={field.name} field={field} />
+          ))}
+        </div>
         <div class="buttons">
           <button type="button" onClick={() => close(null)}>
             Back
@@ -358,5 +374,31 @@ export function QuestionDialog(): JSX.Element | null {
         </div>
       </form>
     </dialog>
+  );
+}
+
+function AskedField({ field }: { field: Field }): JSX.Element {
+  if (field.type === "checkbox") {
+    return (
+      <label class="inline">
+        <input type="checkbox" name={field.name} value="yes" defaultChecked={field.value === "yes"} /> {field.label}
+      </label>
+    );
+  }
+  return (
+    <label>
+      {field.label}
+      {field.options ? (
+        <select name={field.name} defaultValue={field.value}>
+          {field.options.map((one) => (
+            <option key={one} value={one} selected={one === field.value}>
+              {one}
+            </option>
+          ))}
+        </select>
+      ) : (
+        <input name={field.name} type={field.type ?? "text"} step={field.type === "number" ? "any" : undefined} required={field.needed} defaultValue={field.value ?? ""} />
+      )}
+    </label>
   );
 }

@@ -1,10 +1,11 @@
 // Everything about one job: what it is, why it waits, where it runs, its attempts and its log.
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { act } from "./actions";
 import type { Action } from "./actions";
 import { call, useLive } from "./api";
 import type { AttemptForm, Explanation, JobForm, MeasureForm } from "./api-types";
+import { TimeChart } from "./chart";
 import { Code, Facts, JobLink, Problem, State, Table, Who } from "./components";
 import { duration, memory, plural, since, time, trim, until } from "./format";
 import { line } from "./jobfile";
@@ -41,6 +42,7 @@ export function JobPage({ id }: { id: string }): JSX.Element {
       </section>
       {job.array ? <Tasks job={job} /> : null}
       {isOwn && job.attempt > 0 && !job.array ? <JobLog job={job} attempts={attempts.data?.attempts ?? []} /> : null}
+      {isOwn && job.attempt > 0 && !job.array ? <Readings job={job} /> : null}
       {attempts.data?.attempts.length ? <Attempts attempts={attempts.data.attempts} /> : null}
       {isOwn ? <Surroundings job={job} /> : null}
     </>
@@ -183,6 +185,43 @@ function Attempts({ attempts }: { attempts: AttemptForm[] }): JSX.Element {
           { name: "Detail", grow: true, of: (one) => one.detail },
         ]}
       />
+    </section>
+  );
+}
+
+const QUANTITIES = [
+  { name: "utilisation_percent", label: "GPU utilisation", unit: "%" },
+  { name: "memory_used_mb", label: "GPU memory in use", unit: "MB" },
+  { name: "power_watts", label: "Power", unit: "W" },
+  { name: "temperature_c", label: "Temperature", unit: "°C" },
+] as const;
+const MOST_CURVES = 6;
+
+// The GPUs of the last attempt, from its start on.
+function Readings({ job }: { job: JobForm }): JSX.Element | null {
+  const found = useLive((signal) => call("GET /jobs/{job_id}/readings", { path: { job_id: job.id }, signal }), ENDED.has(job.state) ? 0 : 5000, [job.id, job.state, job.attempt]);
+  const { data } = found;
+  const charts = useMemo(() => {
+    if (!data?.start) return [];
+    const begin = Date.parse(data.start) / 1000;
+    const steps = Math.max(0, ...data.gpus.map((gpu) => gpu.utilisation_percent.length));
+    const seconds = Array.from({ length: steps }, (_, step) => begin + step * data.step_seconds);
+    return QUANTITIES.map((quantity) => ({
+      ...quantity,
+      seconds,
+      series: data.gpus.slice(0, MOST_CURVES).map((gpu) => ({ name: `${gpu.node}:${gpu.index}`, values: seconds.map((_, step) => gpu[quantity.name][step] ?? null) })),
+    })).filter((chart) => chart.series.some((one) => one.values.some((value) => value !== null && value > 0)));
+  }, [data]);
+  if (!data || !charts.length) return null;
+  return (
+    <section class="card" aria-label="GPU readings">
+      <h2>GPUs from start to end</h2>
+      {data.gpus.length > MOST_CURVES ? <p class="note">{`The first ${MOST_CURVES} of ${data.gpus.length} GPUs are drawn.`}</p> : null}
+      <div class="two">
+        {charts.map((chart) => (
+          <TimeChart key={chart.name} label={chart.label} seconds={chart.seconds} series={chart.series} unit={chart.unit} height={160} />
+        ))}
+      </div>
     </section>
   );
 }

@@ -23,6 +23,7 @@ from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.model.plan import Allocation, Plan
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.settings.groups.network import TenantEntry
+from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import AuditRow, EventRow, Write
 
@@ -154,7 +155,7 @@ class ApiSettings:
     `vitals` returns the server's own health findings. Nodes connect without TLS if `plain_nodes`.
     Without `auth` every local caller is an admin. `warnings` are shown by /health. `leadership` is
     set if there can be several servers. `file_tenants` are those of the settings file, which every
-    start sets again.
+    start sets again. `running` are the settings of the server, as shown to admins.
     """
 
     server_uid: int
@@ -174,3 +175,4 @@ class ApiSettings:
     leadership: LeadershipStatus | None = None
     started: float = 0.0
     file_tenants: tuple[TenantEntry, ...] = ()
+    running: Settings = field(default_factory=Settings)

@@ -102,6 +102,8 @@ def on_sample(
             case = cases.setdefault(running.allocation.id, new)
             own = _own_part(reading, running.allocation.id) if len(here) > 1 else reading
             case.loads[index] = own.utilisation_percent
+            held = running.allocation
+            state.gpu_meter.curves.add(held.id, held.start_ms, node.id, reading, now_ms)
             mine_ms = min(span_ms, max(0, now_ms - running.allocation.start_ms))
             if mine_ms:
                 weights = sum(other.weight for other in here)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from gpu_scheduler.control.gpu_curves import GpuCurves, Place
 from gpu_scheduler.control.messages import DeviceSample
 from gpu_scheduler.model.measurements import HOUR_MS, AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Device
@@ -17,9 +18,6 @@ from gpu_scheduler.model.plan import Allocation, DeviceShare
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 WRITE_EVERY_MS = 60_000
-
-Place = tuple[str, int]
-"""A device: node and index."""
 
 
 @dataclass(slots=True)
@@ -72,6 +70,7 @@ class GpuMeter:
     def __init__(self) -> None:
         """Start without measurements."""
         self.attempts: dict[str, AttemptMeter] = {}
+        self.curves = GpuCurves()
         self.at_ms: dict[str, int] = {}
         self.energy_uj: dict[Place, int] = {}
         self._hours: dict[Place, DeviceHour] = {}
@@ -97,6 +96,7 @@ class GpuMeter:
 
     def take(self, allocation: Allocation) -> list[AttemptMeasure]:
         """Remove an ended attempt and return its last row, if anything was measured."""
+        self.curves.end(allocation.id)
         meter = self.attempts.pop(allocation.id, None)
         return [meter.row(allocation)] if meter is not None and meter.has_data else []
 

@@ -9,14 +9,14 @@ in the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_scheduler.engine.policy import HOUR_MS
 from gpu_scheduler.engine.queue import Entry, GroupKey
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.quota_tree import ancestors
+from gpu_scheduler.model.quota_tree import QuotaNode, ancestors
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
 
@@ -42,6 +42,32 @@ def subtree_usage(state: ClusterState, tenants: Iterable[str]) -> dict[str, int]
         if usage is not None:
             for name in (tenant, *ancestors(state.quota_nodes, tenant)):
                 found[name] = found.get(name, 0) + usage.usage
+    return found
+
+
+def deserved_ppm(
+    nodes: Mapping[str, QuotaNode], tenants: Mapping[str, int], names: Iterable[str]
+) -> dict[str, int]:
+    """The part of all GPUs, in millionths, that is fair for each of these tenants by weight.
+
+    `tenants` are the weights of tenants; those of the tree's nodes take precedence. Only `names`
+    take part: what others leave is divided among them, level by level.
+    """
+    paths = {name: [name, *ancestors(nodes, name)] for name in names}
+    weights: dict[str, dict[str, int]] = {}
+    for path in paths.values():
+        for name in path:
+            node = nodes.get(name)
+            own = None if node is None else node.weight_milli
+            weight = tenants.get(name, WEIGHT_ONE_MILLI) if own is None else own
+            weights.setdefault("" if node is None else node.parent, {})[name] = weight
+    found = {}
+    for tenant, path in paths.items():
+        part = 1_000_000
+        for name in path:
+            siblings = weights[nodes[name].parent if name in nodes else ""]
+            part = part * siblings[name] // sum(siblings.values())
+        found[tenant] = part
     return found
 
 

@@ -106,7 +106,8 @@ class Percentiles:
 class Report:
     """All figures of one period. `edges` are the boundaries of its slices, including both ends.
 
-    Billed usage is kept by `terms`: parts of the period without a price change.
+    Billed usage is kept by `terms`: parts of the period without a price change. `tenant_slices` are
+    the thousandths of GPUs times ms of each tenant in each slice.
     """
 
     edges: Sequence[int]
@@ -115,6 +116,7 @@ class Report:
     tenants: dict[str, UsageSums] = field(default_factory=dict)
     users: dict[tuple[str, str], UsageSums] = field(default_factory=dict)
     slices: list[UsageSums] = field(default_factory=list)
+    tenant_slices: list[dict[str, int]] = field(default_factory=list)
     devices: dict[tuple[str, int], int] = field(default_factory=dict)
     waits_ms: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     run_times_ms: dict[tuple[str, str], list[int]] = field(default_factory=dict)
@@ -146,7 +148,12 @@ def report(
     """Sum up runs over the period from the first edge to the last; each run only once."""
     inner = (moment_ms for moment_ms in prices_change if edges[0] < moment_ms < edges[-1])
     terms = (edges[0], *inner, edges[-1])
-    found = Report(edges=edges, terms=terms, slices=[UsageSums() for _ in edges[1:]])
+    found = Report(
+        edges=edges,
+        terms=terms,
+        slices=[UsageSums() for _ in edges[1:]],
+        tenant_slices=[{} for _ in edges[1:]],
+    )
     for run in runs:
         _add_run(found, run)
         if is_idler(run) and within(run.interval, edges[0], edges[-1]) is not None:
@@ -180,6 +187,8 @@ def _add_run(found: Report, run: Run) -> None:
             found.devices[key] = found.devices.get(key, 0) + share_milli * part.duration_ms
         for place, piece in _pieces(interval, edges):
             found.slices[place].add(piece)
+            used = found.tenant_slices[place]
+            used[interval.tenant] = used.get(interval.tenant, 0) + piece.gpu_milli_ms
     _count_ends(found, run, account)
 
 

@@ -24,6 +24,8 @@ from gpu_scheduler.wire.quota_tree import QuotaNodeFields
 from gpu_scheduler.wire.validation import describe_validation_error
 
 PREFIX = "GPU_SCHEDULER_"
+HIDDEN = "(hidden)"
+"""Shown instead of the value of a secret."""
 Value = bool | int | float | str | tuple[str, ...] | dict[str, Any]
 
 _KINDS: dict[type, str] = {

@@ -29,6 +29,7 @@ from gpu_scheduler.api.interfaces import ApiSettings, Bounds
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, Fact, NodeReported, Started
 from gpu_scheduler.model.node import Device
+from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core
 
@@ -107,6 +108,7 @@ class ApiLab:
         notifications: Any = None,
         vitals: Any = None,
         connection_limit: ConnectionLimit | None = None,
+        running: Settings | None = None,
         **core: Any,
     ) -> None:
         self.connection_limit = connection_limit
@@ -120,6 +122,7 @@ class ApiLab:
             bounds=bounds or Bounds(),
             notifications=notifications,
             vitals=vitals,
+            running=running or Settings(),
         )
         self.directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
         self.directory.chmod(0o755)

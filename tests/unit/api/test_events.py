@@ -122,6 +122,20 @@ def test_history_pages_are_contiguous(lab: ApiLab) -> None:
     assert parts == whole
 
 
+def test_newest_events_of_a_gpu_come_first(lab: ApiLab) -> None:
+    rows = [
+        EventRow(at_ms=number, kind=kind, data=(("node", "n0"), ("gpu", gpu), ("xid", number)))
+        for number, (kind, gpu) in enumerate(
+            [("gpu_unhealthy", 1), ("gpu_unhealthy", 2), ("gpu_cool", 1), ("gpu_unhealthy", 1)]
+        )
+    ]
+    lab.store.commit(rows)
+    query = "newest=true&node=n0&gpu=1&kind=gpu_unhealthy,gpu_healthy"
+    page = lab.get(f"/events?{query}").json
+    assert [event["data"]["xid"] for event in page["events"]] == [3, 0]
+    assert lab.get(f"/events?{query}&limit=1").json["events"] == page["events"][:1]
+
+
 def test_stream_that_sends_data_is_closed(lab: ApiLab) -> None:
     with stream(lab) as socket:
         socket.send("hello")

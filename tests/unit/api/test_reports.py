@@ -223,3 +223,18 @@ def test_job_cancelled_while_waiting_counts_in_totals_but_not_as_run() -> None:
         lab.call("DELETE", f"/jobs/{lab.submit(hold=True)}")
         assert [row["cancelled"] for row in lab.get("/usage").json["usage"]] == [1, 1]
         assert lab.get("/report").json["total"]["cancelled"] == 0
+
+
+def test_fair_share_compares_what_tenants_used_and_deserve(lab: ApiLab) -> None:
+    found = lab.get("/report/fair-share?period=2025-11").json
+    used = {one["tenant_id"]: one["used_gpu_hours"] for one in found["tenants"]}
+    assert used == {"default": 1.0, "vision": 6.0}
+    assert [one["deserved_gpu_hours"] for one in found["tenants"]] == [3.5, 3.5]
+    assert found["slices"][0]["used"] == used
+    assert found["slices"][0]["deserved"] == {"default": 3.5, "vision": 3.5}
+
+
+def test_fair_share_shows_only_tenants_of_the_caller(lab: ApiLab) -> None:
+    found = lab.get("/report/fair-share?period=2025-11", headers={"X-User": "ada"}).json
+    assert [one["tenant_id"] for one in found["tenants"]] == ["default"]
+    assert found["tenants"][0]["deserved_percent"] == 50.0

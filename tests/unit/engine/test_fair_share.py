@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpu_scheduler.engine.fair_share import PROJECTED_MS, FairShare
+from gpu_scheduler.engine.fair_share import PROJECTED_MS, FairShare, deserved_ppm
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import AccountUsage
 from gpu_scheduler.model.job import Pool
@@ -145,3 +145,19 @@ def test_user_node_has_its_own_weight() -> None:
     fair_share = FairShare(state)
     assert fair_share.penalty_ms(("vision", "ada", Pool.BATCH)) == HOUR
     assert fair_share.penalty_ms(("vision", "bob", Pool.BATCH)) == HOUR
+
+
+def test_deserved_part_follows_weights_level_by_level_among_those_who_take_part() -> None:
+    nodes = {
+        "science": QuotaNode(name="science", weight_milli=3000),
+        "vision": QuotaNode(name="vision", parent="science"),
+        "speech": QuotaNode(name="speech", parent="science", weight_milli=1000),
+    }
+    weights = {"vision": 3000, "speech": 9000, "guests": 1000}
+    assert deserved_ppm(nodes, weights, ["vision", "speech", "guests"]) == {
+        "vision": 562_500,
+        "speech": 187_500,
+        "guests": 250_000,
+    }
+    assert deserved_ppm(nodes, weights, ["vision"]) == {"vision": 1_000_000}
+    assert deserved_ppm({}, {}, ["one", "other"]) == {"one": 500_000, "other": 500_000}

@@ -74,6 +74,7 @@ from gpu_scheduler.api.routes import (
     reports,
     reservations,
     services,
+    settings_view,
     submit,
     tenants,
     terminals,
@@ -107,6 +108,7 @@ _RESOURCES = (
     notifications,
     reports,
     access,
+    settings_view,
 )
 DOCUMENTED_OPERATIONS: tuple[Operation, ...] = tuple(
     operation for resource in _RESOURCES for operation in resource.router.operations

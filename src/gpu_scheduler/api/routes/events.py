@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.openapi import V1, Router, integer_parameter
+from gpu_scheduler.api.http.openapi import (
+    V1,
+    Parameter,
+    Router,
+    boolean_parameter,
+    integer_parameter,
+)
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import (
+    Query,
     Receive,
     Request,
     Response,
@@ -27,6 +34,7 @@ from gpu_scheduler.api.http.request import (
     until_first_ends,
 )
 from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import EventRow
 from gpu_scheduler.wire.times import write_time
 
@@ -117,14 +125,25 @@ router = Router("events")
     query=(
         integer_parameter("after", "After this sequence number."),
         integer_parameter("limit", "How many events at most.", least=1, most=1000),
+        boolean_parameter("newest", "The newest of the last 20,000 events instead, newest first."),
+        Parameter(name="kind", description="Only of these kinds, with commas between."),
+        Parameter(name="node", description="Only about this node or its GPUs."),
+        integer_parameter("gpu", "Only about GPUs with this index."),
     ),
 )
 async def list_events(context: Context, request: Request) -> Response:
     """A page of events. As a WebSocket: all events after `after`, then new ones."""
-    query = context.parse_query(request, "after", "limit")
+    query = context.parse_query(request, "after", "limit", "newest", "kind", "node", "gpu")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
     last = query.number("after", 0)
-    sees = EventFilter(context, request.caller)
+    may_see, asks_for = EventFilter(context, request.caller), _wanted(query)
+
+    def sees(event: EventRow) -> bool:
+        return asks_for(event) and may_see(event)
+
+    if query.flag("newest"):
+        newest = await asyncio.to_thread(_newest, context.service.store, sees, limit)
+        return json_response(newest)
     events: list[EventForm] = []
     scanned = 0
     while len(events) < limit and scanned < MOST_SCANNED:
@@ -139,6 +158,34 @@ async def list_events(context: Context, request: Request) -> Response:
         if len(page) < SCANNED_AT_ONCE:
             break
     return json_response(EventPage(events, last))
+
+
+def _wanted(query: Query) -> Callable[[EventRow], bool]:
+    """Return whether an event is of the kinds, node and GPU that the caller asks for."""
+    kinds = {kind for kind in query.text("kind").split(",") if kind}
+    wanted: dict[str, str | int] = {}
+    if node := query.text("node"):
+        wanted["node"] = node
+    if (gpu := query.optional("gpu")) is not None:
+        wanted["gpu"] = gpu
+
+    def asks_for(event: EventRow) -> bool:
+        return (not kinds or event.kind in kinds) and wanted.items() <= dict(event.data).items()
+
+    return asks_for
+
+
+def _newest(store: Store, sees: Callable[[EventRow], bool], limit: int) -> EventPage:
+    """Read back from the newest event, over at most `MOST_SCANNED`."""
+    newest = store.last_event()
+    events: list[EventForm] = []
+    for first in range(newest, max(0, newest - MOST_SCANNED), -SCANNED_AT_ONCE):
+        after = max(0, first - SCANNED_AT_ONCE)
+        page = store.events(after, first - after)
+        events += [form(sequence, event) for sequence, event in reversed(page) if sees(event)]
+        if len(events) >= limit:
+            break
+    return EventPage(events[:limit], newest)
 
 
 class EventSockets:

@@ -27,6 +27,7 @@ from gpu_scheduler.api.routes.job_views import (
     attempt_form,
     attempt_id,
     job_views,
+    last_attempt,
     places,
     states_of,
     task_form,
@@ -254,6 +255,63 @@ async def list_attempts(context: Context, request: Request) -> Response:
     attempts = [attempt_form(attempt, measured.get(attempt.allocation_id)) for attempt in ended]
     attempts += _running_attempts(context, row, tasks)
     return json_response(AttemptList(attempts))
+
+
+class GpuReadings(Struct):
+    """The readings of one GPU, one for each step; null where nothing was measured."""
+
+    node: str
+    index: int
+    utilisation_percent: list[float | None]
+    memory_used_mb: list[float | None]
+    power_watts: list[float | None]
+    temperature_c: list[float | None]
+
+
+class ReadingsForm(Struct):
+    """The readings of an attempt's GPUs; `step_seconds` grows with its run time."""
+
+    attempt: int
+    start: str | None
+    step_seconds: float
+    gpus: list[GpuReadings]
+
+
+@router.operation(
+    "GET",
+    "/jobs/{job_id}/readings",
+    response=ReadingsForm,
+    query=(integer_parameter("attempt", "Of this attempt; default: the last one.", least=1),),
+    errors=(403, 404),
+)
+async def get_readings(context: Context, request: Request) -> Response:
+    """Load, memory, power and temperature of the GPUs of an attempt, from its start to its end.
+
+    They are kept by the server while it runs, of running attempts and of the last 500 that ended.
+    """
+    row, task = context.find_job(request)
+    attempt = context.parse_query(request, "attempt").optional("attempt")
+    if attempt is None:
+        attempt = await asyncio.to_thread(last_attempt, context.service.store, row, task)
+    name = attempt_id(row.job.id, task, attempt)
+    curves = sorted(context.state.gpu_meter.curves.of(name).items())
+    form = ReadingsForm(
+        attempt=attempt,
+        start=write_time(curves[0][1].start_ms) if curves else None,
+        step_seconds=max((curve.step_ms for _, curve in curves), default=0) / 1000,
+        gpus=[
+            GpuReadings(
+                node=node,
+                index=index,
+                utilisation_percent=curve.utilisation_percent.shown(),
+                memory_used_mb=curve.memory_used_mb.shown(),
+                power_watts=curve.power_watts.shown(),
+                temperature_c=curve.temperature_c.shown(),
+            )
+            for (node, index), curve in curves
+        ],
+    )
+    return json_response(form)
 
 
 def _read_attempts(

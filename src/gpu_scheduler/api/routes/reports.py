@@ -15,6 +15,7 @@ from msgspec import Struct
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.openapi import Parameter, Router, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, form_of, json_response
+from gpu_scheduler.engine.fair_share import deserved_ppm
 from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
 from gpu_scheduler.ledger.report import (
     ForecastAccuracy,
@@ -28,12 +29,13 @@ from gpu_scheduler.ledger.report import (
 )
 from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, HOUR_MS, Period, decimal_text
 from gpu_scheduler.ledger.usage import TotalRow, Totals, UsageInterval, UsageTotals
-from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.model.identity import SYSTEM, Caller
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.measurements import DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation, Placement
+from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
 from gpu_scheduler.store.interface import JobQuery, Store
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from gpu_scheduler.wire.times import FORMS, Span, read_span, read_zone, write_time
@@ -604,6 +606,95 @@ def _shares(placements: tuple[Placement, ...]) -> tuple[tuple[str, int, int], ..
         for placement in placements
         for share in placement.devices
     )
+
+
+# Fair share over time
+
+
+class SharedSlice(Struct):
+    """GPU-hours of one slice by tenant: used, and deserved by weight."""
+
+    start: str
+    used: dict[str, float]
+    deserved: dict[str, float]
+
+
+class SharerForm(Struct):
+    """A tenant: its part of what all tenants used, by weight, and what it has used."""
+
+    tenant_id: str
+    weight: float
+    deserved_percent: float
+    deserved_gpu_hours: float
+    used_gpu_hours: float
+
+
+class FairShareForm(Struct):
+    """Fair share of a period. Only tenants that used GPUs then, or wait for some now, take part."""
+
+    period: str
+    start: str
+    end: str
+    until: str
+    tenants: list[SharerForm]
+    slices: list[SharedSlice]
+
+
+_PPM = 1_000_000
+
+
+@router.operation(
+    "GET",
+    "/report/fair-share",
+    tag="cluster",
+    response=FairShareForm,
+    query=(_QUERY[0], _QUERY[3]),
+)
+async def get_fair_share(context: Context, request: Request) -> Response:
+    """Used and deserved GPU-hours over time, of your tenants; what is deserved depends on all."""
+    parameters = context.parse_query(request, "period", "time_zone")
+    now_ms, state = context.service.now_ms(), context.state
+    zone = read_zone(parameters.text("time_zone", "UTC"))
+    span = read_span(parameters.text("period", "month"), now_ms, zone)
+    everything = ReportQuery(span=span, now_ms=now_ms, tenant_id="", user="", caller=SYSTEM)
+    runs = _runs(context.service.store, everything)
+    found = await asyncio.to_thread(report, runs, span.edges)
+    waiting = {tenant for tenant, user in state.queued_of if state.queued_of[tenant, user]}
+    weights = {tenant.id: tenant.weight_milli for tenant in state.cluster.tenants.values()}
+    names = {*found.tenants, *waiting}
+    parts = deserved_ppm(state.cluster.quota_nodes, weights, sorted(names))
+    caller = request.caller
+    shown = [name for name in sorted(names) if caller.is_admin or name in caller.tenants]
+    form = FairShareForm(
+        period=span.name,
+        start=write_time(span.from_ms) or "",
+        end=write_time(span.before_ms) or "",
+        until=write_time(min(max(now_ms, span.from_ms), span.before_ms)) or "",
+        tenants=[
+            SharerForm(
+                tenant_id=name,
+                weight=weights.get(name, WEIGHT_ONE_MILLI) / WEIGHT_ONE_MILLI,
+                deserved_percent=round(parts[name] / (_PPM / 100), 2),
+                deserved_gpu_hours=_hours(found.total.gpu_milli_ms * parts[name] // _PPM),
+                used_gpu_hours=_hours(found.tenants.get(name, UsageSums()).gpu_milli_ms),
+            )
+            for name in shown
+        ],
+        slices=[
+            SharedSlice(
+                start=write_time(start_ms) or "",
+                used={name: _hours(used.get(name, 0)) for name in shown},
+                deserved={name: _hours(sum(used.values()) * parts[name] // _PPM) for name in shown},
+            )
+            for start_ms, used in zip(span.edges, found.tenant_slices, strict=False)
+            if start_ms < now_ms
+        ],
+    )
+    return json_response(form)
+
+
+def _hours(gpu_milli_ms: int) -> float:
+    return round(gpu_milli_ms / GPU_HOUR_MILLI_MS, 6)
 
 
 # Usage totals

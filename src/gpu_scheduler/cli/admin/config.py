@@ -14,7 +14,6 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.settings.fields import ErrorCollector, messages_of
 from gpu_scheduler.settings.sources import Loaded, load, read_all
 
-HIDDEN = "(hidden)"
 ACTIONS = ("sample", "show", "check", "schema")
 
 
@@ -73,7 +72,7 @@ def run_config(args: Namespace) -> int:
             {"file": loaded.file, "valid": True, "notices": list(notices)},
             f"{loaded.file or 'no file; variables and defaults'}: valid",
         )
-    from gpu_scheduler.settings.catalogue import ITEMS, plain_values
+    from gpu_scheduler.settings.catalogue import HIDDEN, ITEMS, plain_values
 
     values = {
         key: HIDDEN if value and ITEMS[key].secret else value

@@ -69,8 +69,8 @@ function H() {
   }
 }
 function L(n3, l5, u5, t4, i4, r4, o4, e4, f5, c4, a4) {
-  var s4, h5, p5, v4, y5, _5, g4 = t4 && t4.__k || w, m5 = l5.length;
-  for (f5 = T(u5, l5, g4, f5, m5), s4 = 0; s4 < m5; s4++) null != (p5 = u5.__k[s4]) && (h5 = -1 != p5.__i && g4[p5.__i] || d, p5.__i = s4, _5 = q(n3, p5, h5, i4, r4, o4, e4, f5, c4, a4), v4 = p5.__e, p5.ref && h5.ref != p5.ref && (h5.ref && J(h5.ref, null, p5), a4.push(p5.ref, p5.__c || v4, p5)), null == y5 && null != v4 && (y5 = v4), 4 & p5.__u ? (f5 = j(p5, f5, n3), h5.__e && (h5.__e = null)) : "function" == typeof p5.type && void 0 !== _5 ? f5 = _5 : v4 && (f5 = v4.nextSibling), p5.__u &= -7);
+  var s4, h5, p5, v4, y5, _6, g4 = t4 && t4.__k || w, m5 = l5.length;
+  for (f5 = T(u5, l5, g4, f5, m5), s4 = 0; s4 < m5; s4++) null != (p5 = u5.__k[s4]) && (h5 = -1 != p5.__i && g4[p5.__i] || d, p5.__i = s4, _6 = q(n3, p5, h5, i4, r4, o4, e4, f5, c4, a4), v4 = p5.__e, p5.ref && h5.ref != p5.ref && (h5.ref && J(h5.ref, null, p5), a4.push(p5.ref, p5.__c || v4, p5)), null == y5 && null != v4 && (y5 = v4), 4 & p5.__u ? (f5 = j(p5, f5, n3), h5.__e && (h5.__e = null)) : "function" == typeof p5.type && void 0 !== _6 ? f5 = _6 : v4 && (f5 = v4.nextSibling), p5.__u &= -7);
   return u5.__e = y5, f5;
 }
 function T(n3, l5, u5, t4, i4) {
@@ -131,29 +131,29 @@ function V(n3) {
   };
 }
 function q(n3, u5, t4, i4, r4, o4, e4, f5, c4, a4) {
-  var s4, h5, p5, v4, y5, d4, _5, k4, x3, M2, I2, P2, A4, H2, T3, j4, F2 = u5.type;
+  var s4, h5, p5, v4, y5, d4, _6, k4, x3, M3, I2, P2, A4, H2, T3, j4, F2 = u5.type;
   if (void 0 !== u5.constructor) return null;
   128 & t4.__u && (c4 = !!(32 & t4.__u), o4 = [f5 = u5.__e = t4.__e]), (s4 = l.__b) && s4(u5);
   n: if ("function" == typeof F2) {
     h5 = e4.length;
     try {
-      if (x3 = u5.props, M2 = F2.prototype && F2.prototype.render, I2 = (s4 = F2.contextType) && i4[s4.__c], P2 = s4 ? I2 ? I2.props.value : s4.__ : i4, t4.__c ? k4 = (p5 = u5.__c = t4.__c).__ = p5.__E : (M2 ? u5.__c = p5 = new F2(x3, P2) : (u5.__c = p5 = new C(x3, P2), p5.constructor = F2, p5.render = Q), I2 && I2.sub(p5), p5.state || (p5.state = {}), p5.__n = i4, v4 = p5.__d = true, p5.__h = [], p5._sb = []), M2 && null == p5.__s && (p5.__s = p5.state), M2 && null != F2.getDerivedStateFromProps && (p5.__s == p5.state && (p5.__s = m({}, p5.__s)), m(p5.__s, F2.getDerivedStateFromProps(x3, p5.__s))), y5 = p5.props, d4 = p5.state, p5.__v = u5, v4) M2 && null == F2.getDerivedStateFromProps && null != p5.componentWillMount && p5.componentWillMount(), M2 && null != p5.componentDidMount && p5.__h.push(p5.componentDidMount);
+      if (x3 = u5.props, M3 = F2.prototype && F2.prototype.render, I2 = (s4 = F2.contextType) && i4[s4.__c], P2 = s4 ? I2 ? I2.props.value : s4.__ : i4, t4.__c ? k4 = (p5 = u5.__c = t4.__c).__ = p5.__E : (M3 ? u5.__c = p5 = new F2(x3, P2) : (u5.__c = p5 = new C(x3, P2), p5.constructor = F2, p5.render = Q), I2 && I2.sub(p5), p5.state || (p5.state = {}), p5.__n = i4, v4 = p5.__d = true, p5.__h = [], p5._sb = []), M3 && null == p5.__s && (p5.__s = p5.state), M3 && null != F2.getDerivedStateFromProps && (p5.__s == p5.state && (p5.__s = m({}, p5.__s)), m(p5.__s, F2.getDerivedStateFromProps(x3, p5.__s))), y5 = p5.props, d4 = p5.state, p5.__v = u5, v4) M3 && null == F2.getDerivedStateFromProps && null != p5.componentWillMount && p5.componentWillMount(), M3 && null != p5.componentDidMount && p5.__h.push(p5.componentDidMount);
       else {
-        if (M2 && null == F2.getDerivedStateFromProps && x3 !== y5 && null != p5.componentWillReceiveProps && p5.componentWillReceiveProps(x3, P2), u5.__v == t4.__v || !p5.__e && null != p5.shouldComponentUpdate && false === p5.shouldComponentUpdate(x3, p5.__s, P2)) {
+        if (M3 && null == F2.getDerivedStateFromProps && x3 !== y5 && null != p5.componentWillReceiveProps && p5.componentWillReceiveProps(x3, P2), u5.__v == t4.__v || !p5.__e && null != p5.shouldComponentUpdate && false === p5.shouldComponentUpdate(x3, p5.__s, P2)) {
           u5.__v != t4.__v && (p5.props = x3, p5.state = p5.__s, p5.__d = false), u5.__e = t4.__e, u5.__k = t4.__k, u5.__k.some(function(n4) {
             n4 && (n4.__ = u5);
           }), w.push.apply(p5.__h, p5._sb), p5._sb = [], p5.__h.length && e4.push(p5), f5 = $(t4);
           break n;
         }
-        null != p5.componentWillUpdate && p5.componentWillUpdate(x3, p5.__s, P2), M2 && null != p5.componentDidUpdate && p5.__h.push(function() {
-          p5.componentDidUpdate(y5, d4, _5);
+        null != p5.componentWillUpdate && p5.componentWillUpdate(x3, p5.__s, P2), M3 && null != p5.componentDidUpdate && p5.__h.push(function() {
+          p5.componentDidUpdate(y5, d4, _6);
         });
       }
-      if (p5.context = P2, p5.props = x3, p5.__P = n3, p5.__e = false, A4 = l.__r, H2 = 0, M2) p5.state = p5.__s, p5.__d = false, A4 && A4(u5), s4 = p5.render(p5.props, p5.state, p5.context), w.push.apply(p5.__h, p5._sb), p5._sb = [];
+      if (p5.context = P2, p5.props = x3, p5.__P = n3, p5.__e = false, A4 = l.__r, H2 = 0, M3) p5.state = p5.__s, p5.__d = false, A4 && A4(u5), s4 = p5.render(p5.props, p5.state, p5.context), w.push.apply(p5.__h, p5._sb), p5._sb = [];
       else do {
         p5.__d = false, A4 && A4(u5), s4 = p5.render(p5.props, p5.state, p5.context), p5.state = p5.__s;
       } while (p5.__d && ++H2 < 25);
-      p5.state = p5.__s, null != p5.getChildContext && (i4 = m(m({}, i4), p5.getChildContext())), M2 && !v4 && null != p5.getSnapshotBeforeUpdate && (_5 = p5.getSnapshotBeforeUpdate(y5, d4)), T3 = null != s4 && s4.type === S && null == s4.key ? E(s4.props.children) : s4, f5 = L(n3, g(T3) ? T3 : [T3], u5, t4, i4, r4, o4, e4, f5, c4, a4), p5.base = u5.__e, u5.__u &= -161, p5.__h.length && e4.push(p5), k4 && (p5.__E = p5.__ = null);
+      p5.state = p5.__s, null != p5.getChildContext && (i4 = m(m({}, i4), p5.getChildContext())), M3 && !v4 && null != p5.getSnapshotBeforeUpdate && (_6 = p5.getSnapshotBeforeUpdate(y5, d4)), T3 = null != s4 && s4.type === S && null == s4.key ? E(s4.props.children) : s4, f5 = L(n3, g(T3) ? T3 : [T3], u5, t4, i4, r4, o4, e4, f5, c4, a4), p5.base = u5.__e, u5.__u &= -161, p5.__h.length && e4.push(p5), k4 && (p5.__E = p5.__ = null);
     } catch (n4) {
       if (e4.length = h5, u5.__v = null, c4 || null != o4) {
         if (n4.then) {
@@ -185,7 +185,7 @@ function E(n3) {
   return "object" != typeof n3 || null == n3 || n3.__b > 0 ? n3 : g(n3) ? n3.map(E) : void 0 !== n3.constructor ? null : m({}, n3);
 }
 function G(u5, t4, i4, r4, o4, e4, f5, c4, a4) {
-  var s4, h5, p5, v4, y5, w4, _5, m5 = i4.props || d, k4 = t4.props, x3 = t4.type;
+  var s4, h5, p5, v4, y5, w4, _6, m5 = i4.props || d, k4 = t4.props, x3 = t4.type;
   if ("svg" == x3 ? o4 = "http://www.w3.org/2000/svg" : "math" == x3 ? o4 = "http://www.w3.org/1998/Math/MathML" : o4 || (o4 = "http://www.w3.org/1999/xhtml"), null != e4) {
     for (s4 = 0; s4 < e4.length; s4++) if ((y5 = e4[s4]) && "setAttribute" in y5 == !!x3 && (x3 ? y5.localName == x3 : 3 == y5.nodeType)) {
       u5 = y5, e4[s4] = null;
@@ -200,10 +200,10 @@ function G(u5, t4, i4, r4, o4, e4, f5, c4, a4) {
   else {
     if (e4 = "textarea" == x3 && null != k4.defaultValue ? null : e4 && n.call(u5.childNodes), !c4 && null != e4) for (m5 = {}, s4 = 0; s4 < u5.attributes.length; s4++) m5[(y5 = u5.attributes[s4]).name] = y5.value;
     for (s4 in m5) y5 = m5[s4], "dangerouslySetInnerHTML" == s4 ? p5 = y5 : "children" == s4 || s4 in k4 || "value" == s4 && "defaultValue" in k4 || "checked" == s4 && "defaultChecked" in k4 || N(u5, s4, null, y5, o4);
-    for (s4 in k4) y5 = k4[s4], "children" == s4 ? v4 = y5 : "dangerouslySetInnerHTML" == s4 ? h5 = y5 : "value" == s4 ? w4 = y5 : "checked" == s4 ? _5 = y5 : c4 && "function" != typeof y5 || m5[s4] === y5 || N(u5, s4, y5, m5[s4], o4);
+    for (s4 in k4) y5 = k4[s4], "children" == s4 ? v4 = y5 : "dangerouslySetInnerHTML" == s4 ? h5 = y5 : "value" == s4 ? w4 = y5 : "checked" == s4 ? _6 = y5 : c4 && "function" != typeof y5 || m5[s4] === y5 || N(u5, s4, y5, m5[s4], o4);
     if (h5) c4 || p5 && (h5.__html == p5.__html || h5.__html == u5.innerHTML) || (u5.innerHTML = h5.__html), t4.__k = [];
     else if (p5 && (u5.innerHTML = ""), L("template" == t4.type ? u5.content : u5, g(v4) ? v4 : [v4], t4, i4, r4, "foreignObject" == x3 ? "http://www.w3.org/1999/xhtml" : o4, e4, f5, e4 ? e4[0] : i4.__k && $(i4, 0), c4, a4), null != e4) for (s4 = e4.length; s4--; ) b(e4[s4]);
-    c4 && "textarea" != x3 || (s4 = "value", "progress" == x3 && null == w4 ? u5.removeAttribute("value") : null != w4 && (w4 !== u5[s4] || "progress" == x3 && !w4 || "option" == x3 && w4 != m5[s4]) && N(u5, s4, w4, m5[s4], o4), s4 = "checked", null != _5 && _5 != u5[s4] && N(u5, s4, _5, m5[s4], o4));
+    c4 && "textarea" != x3 || (s4 = "value", "progress" == x3 && null == w4 ? u5.removeAttribute("value") : null != w4 && (w4 !== u5[s4] || "progress" == x3 && !w4 || "option" == x3 && w4 != m5[s4]) && N(u5, s4, w4, m5[s4], o4), s4 = "checked", null != _6 && _6 != u5[s4] && N(u5, s4, _6, m5[s4], o4));
   }
   return u5;
 }
@@ -1016,22 +1016,22 @@ var ApiError = class extends Error {
     this.code = code;
   }
 };
-function address(path, values = {}, query = {}) {
-  const filled = path.replace(/\{(\w+)\}/g, (_5, name) => encodeURIComponent(String(values[name] ?? "")));
+function address(path, values = {}, query2 = {}) {
+  const filled = path.replace(/\{(\w+)\}/g, (_6, name) => encodeURIComponent(String(values[name] ?? "")));
   const words2 = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) {
+  for (const [name, value] of Object.entries(query2)) {
     if (value !== void 0 && value !== null && value !== "") words2.set(name, String(value));
   }
   const text = words2.toString();
   return API + filled + (text ? `?${text}` : "");
 }
-async function call(key, options = {}) {
+async function call(key, options2 = {}) {
   const [method, path] = key.split(" ");
   const request = { method, credentials: "same-origin" };
-  if (options.signal) request.signal = options.signal;
+  if (options2.signal) request.signal = options2.signal;
   const headers = {};
-  if (options.body !== void 0) {
-    request.body = JSON.stringify(options.body);
+  if (options2.body !== void 0) {
+    request.body = JSON.stringify(options2.body);
     headers["content-type"] = "application/json";
   }
   if (method !== "GET" && !/token|session|validate|what-if/.test(path)) {
@@ -1040,7 +1040,7 @@ async function call(key, options = {}) {
   request.headers = headers;
   let response;
   try {
-    response = await fetch(address(path, options.path, options.query), request);
+    response = await fetch(address(path, options2.path, options2.query), request);
   } catch (error) {
     if (!(error instanceof DOMException && error.name === "AbortError")) online.value = false;
     throw error;
@@ -1186,12 +1186,12 @@ function Facts({ of }) {
   ] }, name)) });
 }
 function Code({ text }) {
-  const copy = () => {
+  const copy2 = () => {
     void navigator.clipboard?.writeText(text).then(() => notify("Copied."));
   };
   return /* @__PURE__ */ u4("div", { class: "code", children: [
     /* @__PURE__ */ u4("pre", { tabIndex: 0, children: text }),
-    /* @__PURE__ */ u4("button", { type: "button", class: "small", onClick: copy, children: "Copy" })
+    /* @__PURE__ */ u4("button", { type: "button", class: "small", onClick: copy2, children: "Copy" })
   ] });
 }
 function Table({ columns, rows, id, label }) {
@@ -1271,12 +1271,12 @@ function Spacer({ rows, columns }) {
 }
 var toasts = y3([]);
 var nextToast = 1;
-function notify(text, options = {}) {
-  const toast = { number: nextToast, text, bad: options.bad ?? false };
-  if (options.undo) toast.undo = options.undo;
+function notify(text, options2 = {}) {
+  const toast = { number: nextToast, text, bad: options2.bad ?? false };
+  if (options2.undo) toast.undo = options2.undo;
   nextToast += 1;
   toasts.value = [...toasts.value.slice(-3), toast];
-  window.setTimeout(() => dismiss(toast.number), options.undo || options.bad ? 12e3 : 5e3);
+  window.setTimeout(() => dismiss(toast.number), options2.undo || options2.bad ? 12e3 : 5e3);
 }
 function dismiss(number) {
   toasts.value = toasts.value.filter((one) => one.number !== number);
@@ -1299,9 +1299,9 @@ function Toasts() {
     /* @__PURE__ */ u4("button", { type: "button", class: "small plain", "aria-label": "Dismiss", onClick: () => dismiss(toast.number), children: "×" })
   ] }, toast.number)) });
 }
-async function attempt(change, done, undo) {
+async function attempt(change2, done, undo) {
   try {
-    await change();
+    await change2();
     notify(done, undo ? { undo } : {});
     return true;
   } catch (error) {
@@ -1310,40 +1310,42 @@ async function attempt(change, done, undo) {
   }
 }
 var question = y3(null);
-function ask(title, text, yes, options = {}) {
+function askFor(title, text, yes, fields, danger = false) {
   return new Promise((answer) => {
-    const asked = { title, text, yes, danger: options.danger ?? false, answer };
-    if (options.input) asked.input = options.input;
-    question.value = asked;
+    question.value = { title, text, yes, danger, fields, answer };
   });
+}
+async function ask(title, text, yes, options2 = {}) {
+  const fields = options2.input ? [{ name: "value", ...options2.input }] : [];
+  const values = await askFor(title, text, yes, fields, options2.danger);
+  return values && (values["value"] ?? "");
 }
 function QuestionDialog() {
   const asked = question.value;
   const dialog = A2(null);
-  const field = A2(null);
+  const form = A2(null);
   h2(() => {
     if (asked && dialog.current && !dialog.current.open) dialog.current.showModal();
   }, [asked]);
   if (!asked) return null;
-  const close = (value) => {
+  const close = (values) => {
     question.value = null;
-    asked.answer(value);
+    asked.answer(values);
   };
   return /* @__PURE__ */ u4("dialog", { ref: dialog, "aria-labelledby": "question-title", onCancel: () => close(null), children: /* @__PURE__ */ u4(
     "form",
     {
+      ref: form,
       method: "dialog",
       onSubmit: (event) => {
         event.preventDefault();
-        close(field.current?.value ?? "");
+        const entries = form.current ? [...new FormData(form.current).entries()] : [];
+        close(Object.fromEntries(entries.map(([name, value]) => [name, String(value)])));
       },
       children: [
         /* @__PURE__ */ u4("h2", { id: "question-title", children: asked.title }),
         /* @__PURE__ */ u4("p", { children: asked.text }),
-        asked.input ? /* @__PURE__ */ u4("label", { children: [
-          asked.input.label,
-          /* @__PURE__ */ u4("input", { ref: field, defaultValue: asked.input.value })
-        ] }) : null,
+        /* @__PURE__ */ u4("div", { class: asked.fields.length > 2 ? "form" : "", children: asked.fields.map((field) => /* @__PURE__ */ u4(AskedField, { field }, field.name)) }),
         /* @__PURE__ */ u4("div", { class: "buttons", children: [
           /* @__PURE__ */ u4("button", { type: "button", onClick: () => close(null), children: "Back" }),
           /* @__PURE__ */ u4("button", { type: "submit", class: asked.danger ? "danger" : "primary", children: asked.yes })
@@ -1351,6 +1353,224 @@ function QuestionDialog() {
       ]
     }
   ) });
+}
+function AskedField({ field }) {
+  if (field.type === "checkbox") {
+    return /* @__PURE__ */ u4("label", { class: "inline", children: [
+      /* @__PURE__ */ u4("input", { type: "checkbox", name: field.name, value: "yes", defaultChecked: field.value === "yes" }),
+      " ",
+      field.label
+    ] });
+  }
+  return /* @__PURE__ */ u4("label", { children: [
+    field.label,
+    field.options ? /* @__PURE__ */ u4("select", { name: field.name, defaultValue: field.value, children: field.options.map((one) => /* @__PURE__ */ u4("option", { value: one, selected: one === field.value, children: one }, one)) }) : /* @__PURE__ */ u4("input", { name: field.name, type: field.type ?? "text", step: field.type === "number" ? "any" : void 0, required: field.needed, defaultValue: field.value ?? "" })
+  ] });
+}
+
+// src/admin-access.tsx
+var TIERS = ["low", "medium", "high", "critical"];
+var ROLES = ["viewer", "user", "tenant-admin", "admin"];
+function Tenants() {
+  const list = useLive((signal) => call("GET /tenants", { signal }), 4e3, []);
+  const isAdmin = me.value?.role === "admin";
+  const create = async () => {
+    const answers = await askFor("New tenant", "Empty limits mean no limit.", "Create", [{ name: "name", label: "Name", needed: true }, ...limitFields(null)]);
+    if (answers) await attempt(() => call("POST /tenants", { body: { name: answers["name"] ?? "", ...patchOf(answers) } }), `Tenant ${answers["name"]} is created.`);
+    list.refresh();
+  };
+  const change2 = async (tenant) => {
+    const path = { tenant_id: tenant.id };
+    const answers = await askFor(`Change ${tenant.name}`, "Empty limits mean no limit. Running jobs continue.", "Change", limitFields(tenant));
+    if (answers) {
+      const undo = () => void attempt(() => call("PATCH /tenants/{tenant_id}", { path, body: limitsOf(tenant) }), `${tenant.name} is as before.`).then(list.refresh);
+      await attempt(() => call("PATCH /tenants/{tenant_id}", { path, body: patchOf(answers) }), `${tenant.name} is changed.`, undo);
+    }
+    list.refresh();
+  };
+  const remove = async (tenant) => {
+    if (await ask(`Remove ${tenant.name}?`, "Only a tenant without jobs and reservations can be removed.", "Remove", { danger: true }) === null) return;
+    await attempt(() => call("DELETE /tenants/{tenant_id}", { path: { tenant_id: tenant.id } }), `${tenant.name} is removed.`);
+    list.refresh();
+  };
+  return /* @__PURE__ */ u4(S, { children: [
+    isAdmin ? /* @__PURE__ */ u4("div", { class: "toolbar", children: /* @__PURE__ */ u4("button", { type: "button", class: "primary", onClick: () => void create(), children: "New tenant" }) }) : null,
+    /* @__PURE__ */ u4(Problem, { error: list.error }),
+    /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Tenants",
+        rows: list.data?.tenants ?? [],
+        id: (tenant) => tenant.id,
+        columns: [
+          { name: "Tenant", of: (tenant) => tenant.name },
+          { name: "GPUs", right: true, of: (tenant) => ofLimit(tenant.current_gpus, tenant.max_gpus) },
+          { name: "Jobs", right: true, of: (tenant) => ofLimit(tenant.current_jobs, tenant.max_concurrent_jobs) },
+          { name: "GPU-hours", right: true, of: (tenant) => ofLimit(tenant.used_gpu_hours, tenant.max_gpu_hours) },
+          { name: "Tier", of: (tenant) => tenant.priority_tier },
+          { name: "Weight", right: true, of: (tenant) => trim(tenant.fair_share_weight) },
+          { name: "Members", of: (tenant) => /* @__PURE__ */ u4("span", { class: "cut", children: [...tenant.linux_groups.map((group) => `group ${group}`), ...tenant.users].join(", ") }) },
+          { name: "Admins", of: (tenant) => tenant.admins.join(", ") },
+          {
+            name: "",
+            of: (tenant) => isAdmin ? /* @__PURE__ */ u4("span", { class: "buttons", children: [
+              /* @__PURE__ */ u4("button", { type: "button", class: "small", "aria-label": `Change ${tenant.name}`, onClick: () => void change2(tenant), children: "Change" }),
+              /* @__PURE__ */ u4("button", { type: "button", class: "small plain", "aria-label": `Remove ${tenant.name}`, onClick: () => void remove(tenant), children: "×" })
+            ] }) : null
+          },
+          { name: "Warnings", grow: true, of: (tenant) => tenant.warnings.join(" · ") }
+        ]
+      }
+    )
+  ] });
+}
+function ofLimit(used, limit) {
+  return limit === null ? trim(used, 1) : `${trim(used, 1)} of ${trim(limit, 1)}`;
+}
+function limitFields(tenant) {
+  const number = (value) => value === null || value === void 0 ? "" : String(value);
+  return [
+    { name: "max_gpus", label: "GPUs at most", type: "number", value: number(tenant?.max_gpus) },
+    { name: "max_concurrent_jobs", label: "Jobs at most", type: "number", value: number(tenant?.max_concurrent_jobs) },
+    { name: "max_gpu_hours", label: "GPU-hours budget", type: "number", value: number(tenant?.max_gpu_hours) },
+    { name: "fair_share_weight", label: "Fair-share weight", type: "number", value: String(tenant?.fair_share_weight ?? 1), needed: true },
+    { name: "priority_tier", label: "Priority tier", options: TIERS, value: tenant?.priority_tier ?? "medium" },
+    { name: "users", label: "Users", value: tenant?.users.join(" ") ?? "" },
+    { name: "admins", label: "Admins", value: tenant?.admins.join(" ") ?? "" }
+  ];
+}
+function patchOf(answers) {
+  const limit = (name) => answers[name] ? Number(answers[name]) : null;
+  const words2 = (name) => (answers[name] ?? "").split(/[\s,]+/).filter(Boolean);
+  return {
+    max_gpus: limit("max_gpus"),
+    max_concurrent_jobs: limit("max_concurrent_jobs"),
+    max_gpu_hours: limit("max_gpu_hours"),
+    fair_share_weight: Number(answers["fair_share_weight"] ?? 1),
+    priority_tier: answers["priority_tier"] ?? "medium",
+    users: words2("users"),
+    admins: words2("admins")
+  };
+}
+function limitsOf(tenant) {
+  const { max_gpus, max_concurrent_jobs, max_gpu_hours, fair_share_weight, users, admins } = tenant;
+  return { max_gpus, max_concurrent_jobs, max_gpu_hours, fair_share_weight, users, admins, priority_tier: tenant.priority_tier };
+}
+function Tokens() {
+  const list = useLive((signal) => call("GET /tokens", { signal }), 5e3, []);
+  const [secret, setSecret] = d2("");
+  const create = async () => {
+    const answers = await askFor("New token", "For callers on other machines. Its secret is shown once.", "Create", [
+      { name: "name", label: "Name" },
+      { name: "user", label: "User", value: me.value?.user ?? "" },
+      { name: "tenant_id", label: "Tenant", value: me.value?.tenant_id ?? "" },
+      { name: "role", label: "Role", options: ROLES, value: "user" },
+      { name: "days", label: "Valid for days", type: "number", value: "30", needed: true }
+    ]);
+    if (!answers) return;
+    await attempt(async () => {
+      const { name = "", user = "", tenant_id = "", role, days: days2 } = answers;
+      const made = await call("POST /tokens", { body: { name, user, tenant_id, role, expires_in_seconds: Number(days2) * 86400 } });
+      setSecret(made.token);
+    }, "The token is made.");
+    list.refresh();
+  };
+  const revoke = async (id) => {
+    if (await ask(`Revoke ${id}?`, "Callers that use it are rejected at once. This cannot be undone.", "Revoke", { danger: true }) === null) return;
+    await attempt(() => call("DELETE /tokens/{token_id}", { path: { token_id: id } }), `${id} is revoked.`);
+    list.refresh();
+  };
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("div", { class: "toolbar", children: /* @__PURE__ */ u4("button", { type: "button", class: "primary", onClick: () => void create(), children: "New token" }) }),
+    secret ? /* @__PURE__ */ u4("section", { class: "card", "aria-label": "The new token", children: [
+      /* @__PURE__ */ u4("p", { children: "Copy it now; it is not shown again." }),
+      /* @__PURE__ */ u4(Code, { text: secret })
+    ] }) : null,
+    /* @__PURE__ */ u4(Problem, { error: list.error }),
+    list.data && !list.data.tokens.length ? /* @__PURE__ */ u4(Empty, { title: "No tokens", children: "Callers on this machine need none; those on other machines send one." }) : /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Tokens",
+        rows: list.data?.tokens ?? [],
+        id: (token) => token.id,
+        columns: [
+          { name: "Token", of: (token) => token.id },
+          { name: "Name", of: (token) => token.name },
+          { name: "State", of: (token) => /* @__PURE__ */ u4(State, { state: token.state }) },
+          { name: "User", of: (token) => /* @__PURE__ */ u4(Who, { name: token.user }) },
+          { name: "Tenant", of: (token) => token.tenant_id },
+          { name: "Role", of: (token) => token.role },
+          { name: "Made by", of: (token) => token.created_by },
+          { name: "Last used", of: (token) => time(token.last_used_at) },
+          { name: "Valid until", grow: true, of: (token) => time(token.expires_at) },
+          {
+            name: "",
+            of: (token) => token.revoked_at ? null : /* @__PURE__ */ u4("button", { type: "button", class: "small danger", "aria-label": `Revoke ${token.id}`, onClick: () => void revoke(token.id), children: "Revoke" })
+          }
+        ]
+      }
+    )
+  ] });
+}
+function Audit() {
+  const [user, setUser] = d2("");
+  const [action, setAction] = d2("");
+  const [outcome, setOutcome] = d2("");
+  const [before, setBefore] = d2([null]);
+  const last = before.at(-1) ?? null;
+  const query2 = { user, action, outcome, before: last, limit: 100 };
+  const found = useLive((signal) => call("GET /audit", { query: query2, signal }), last === null ? 5e3 : 0, [user, action, outcome, last]);
+  const narrow = (set, value) => {
+    set(value);
+    setBefore([null]);
+  };
+  const next = found.data?.next_before ?? null;
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("div", { class: "toolbar", children: [
+      /* @__PURE__ */ u4("label", { class: "inline", children: [
+        "User",
+        /* @__PURE__ */ u4("input", { value: user, onInput: (event) => narrow(setUser, event.currentTarget.value.trim()) })
+      ] }),
+      /* @__PURE__ */ u4("label", { class: "inline", children: [
+        "Action",
+        /* @__PURE__ */ u4("input", { value: action, placeholder: "submit, cancel, …", onInput: (event) => narrow(setAction, event.currentTarget.value.trim()) })
+      ] }),
+      /* @__PURE__ */ u4("label", { class: "inline", children: [
+        "Outcome",
+        /* @__PURE__ */ u4("select", { value: outcome, onChange: (event) => narrow(setOutcome, event.currentTarget.value), children: [
+          /* @__PURE__ */ u4("option", { value: "", children: "all" }),
+          /* @__PURE__ */ u4("option", { value: "done", children: "done" }),
+          /* @__PURE__ */ u4("option", { value: "refused", children: "refused" })
+        ] })
+      ] })
+    ] }),
+    /* @__PURE__ */ u4(Problem, { error: found.error }),
+    /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Audit log",
+        rows: found.data?.records ?? [],
+        id: (record) => String(record.number),
+        columns: [
+          { name: "When", of: (record) => time(record.at) },
+          { name: "User", of: (record) => record.user },
+          { name: "Action", of: (record) => record.action },
+          { name: "On", of: (record) => record.target },
+          { name: "Outcome", of: (record) => /* @__PURE__ */ u4(State, { state: record.outcome === "refused" ? "rejected" : record.outcome }) },
+          { name: "From", of: originText },
+          { name: "Times", right: true, of: (record) => count(record.count) },
+          { name: "Detail", grow: true, of: (record) => /* @__PURE__ */ u4("span", { title: record.detail, children: [record.code, record.detail].filter(Boolean).join(": ") }) }
+        ]
+      }
+    ),
+    /* @__PURE__ */ u4("div", { class: "buttons", children: [
+      /* @__PURE__ */ u4("button", { type: "button", disabled: before.length < 2, onClick: () => setBefore(before.slice(0, -1)), children: "Newer" }),
+      /* @__PURE__ */ u4("button", { type: "button", disabled: next === null, onClick: () => setBefore([...before, next]), children: "Older" })
+    ] })
+  ] });
+}
+function originText(record) {
+  return [record.origin, record.via].filter(Boolean).join(", ");
 }
 
 // src/readings.ts
@@ -1361,6 +1581,464 @@ function gpuId(gpu) {
 function useGpus() {
   const list = useLive((signal) => call("GET /gpus", { signal }), POLL_MS, []);
   return { gpus: list.data?.gpus ?? null, error: list.error, refresh: list.refresh };
+}
+
+// src/admin-nodes.tsx
+var GPU_EVENTS = "gpu_unhealthy,gpu_healthy,gpu_quarantined,gpu_hot,gpu_cool,gpu_paused,gpu_resumed,gpu_foreign,gpu_leak,gpu_free";
+function Nodes() {
+  const list = useLive((signal) => call("GET /nodes", { signal }), 2500, []);
+  const [chosen, setChosen] = d2("");
+  const nodes = list.data?.nodes;
+  const node = nodes?.find((one) => one.id === chosen);
+  if (!nodes) return list.error ? /* @__PURE__ */ u4(Problem, { error: list.error }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" });
+  if (!nodes.length) return /* @__PURE__ */ u4(Empty, { title: "No nodes yet", children: "A node appears here as soon as its agent has joined." });
+  return /* @__PURE__ */ u4("div", { class: node ? "split" : "", children: [
+    /* @__PURE__ */ u4("div", { children: [
+      /* @__PURE__ */ u4(Problem, { error: list.error }),
+      /* @__PURE__ */ u4(
+        WindowedTable,
+        {
+          label: "Nodes",
+          total: nodes.length,
+          offset: 0,
+          rows: nodes,
+          id: (one) => one.id,
+          sort: "",
+          current: chosen,
+          columns: [
+            {
+              name: "Node",
+              of: (one) => /* @__PURE__ */ u4("button", { type: "button", class: "link", onClick: () => setChosen(one.id), children: one.id })
+            },
+            { name: "State", of: (one) => /* @__PURE__ */ u4(State, { state: one.state }) },
+            { name: "Free GPUs", right: true, of: (one) => `${one.free_gpus} of ${one.gpus}` },
+            { name: "Jobs", right: true, of: (one) => one.running },
+            { name: "Rack", of: (one) => one.rack },
+            { name: "Version", of: (one) => one.version },
+            { name: "Labels", of: (one) => /* @__PURE__ */ u4("span", { class: "cut", children: labelsText(one.labels) }) },
+            { name: "Problem", grow: true, of: (one) => /* @__PURE__ */ u4("span", { title: problemText(one), children: problemText(one) }) }
+          ]
+        }
+      )
+    ] }),
+    node ? /* @__PURE__ */ u4(NodeDetail, { node, close: () => setChosen(""), refresh: list.refresh }) : null
+  ] });
+}
+var OF_AGENT = "tgpu.";
+function labelsText(labels) {
+  return Object.entries(labels).filter(([name]) => !name.startsWith(OF_AGENT)).map(([name, value]) => `${name}=${value}`).join(" ");
+}
+function problemText(node) {
+  return [node.problem, node.closed?.reason].filter(Boolean).join(" · ");
+}
+function readLabels(text, old) {
+  const labels = Object.fromEntries(
+    Object.keys(old).filter((name) => !name.startsWith(OF_AGENT)).map((name) => [name, null])
+  );
+  for (const word of text.split(/\s+/).filter(Boolean)) {
+    const [name, ...value] = word.split("=");
+    if (name) labels[name] = value.join("=");
+  }
+  return labels;
+}
+function NodeDetail({ node, close, refresh }) {
+  const path = { node: node.id };
+  const found = useLive((signal) => call("GET /nodes/{node}", { path, signal }), 2500, [node.id]);
+  const jobs = found.data?.jobs ?? [];
+  const used = useGpus().gpus?.filter((gpu) => gpu.node === node.id && gpu.allocated_share > 0).length ?? 0;
+  const isAdmin = me.value?.role === "admin";
+  const change2 = async (send2, done, undo) => {
+    await attempt(send2, done, undo && (() => void attempt(undo, `${node.id} takes work again.`).then(refresh)));
+    refresh();
+    found.refresh();
+  };
+  const open = () => call("POST /nodes/{node}/uncordon", { path });
+  const cordon = async () => {
+    const reason = await ask(`Cordon ${node.id}?`, "It gets no new jobs. Those that run there continue.", "Cordon", { input: { label: "Reason", value: "" } });
+    if (reason !== null) await change2(() => call("POST /nodes/{node}/cordon", { path, body: { reason } }), `${node.id} is cordoned.`, open);
+  };
+  const drain = async () => {
+    const answers = await askFor(
+      `Drain ${node.id}?`,
+      "It gets no new jobs. Without a deadline its jobs run to their end; at the deadline they are stopped and go back into the queue.",
+      "Drain",
+      [
+        { name: "reason", label: "Reason" },
+        { name: "minutes", label: "Deadline in minutes", type: "number" },
+        { name: "requeue", label: "Requeue its jobs now", type: "checkbox" }
+      ],
+      true
+    );
+    if (!answers) return;
+    const minutes = answers["minutes"] ?? "";
+    const body = { reason: answers["reason"] ?? "", requeue: answers["requeue"] === "yes", deadline_seconds: minutes ? Math.round(Number(minutes) * 60) : null };
+    await change2(() => call("POST /nodes/{node}/drain", { path, body }), `${node.id} is draining.`, open);
+  };
+  const label = async () => {
+    const text = await ask(`Labels of ${node.id}`, "NAME=VALUE, with spaces between.", "Set", { input: { label: "Labels", value: labelsText(node.labels) } });
+    if (text !== null) await change2(() => call("PATCH /nodes/{node}", { path, body: { labels: readLabels(text, node.labels) } }), `${node.id} has these labels now.`);
+  };
+  const confirmDead = async () => {
+    const text = "Only if you know that it is off or cannot reach its GPUs: its jobs start on other nodes, and a job that still runs there would run twice.";
+    if (await ask(`Declare ${node.id} dead?`, text, "It is dead", { danger: true }) !== null) await change2(() => call("POST /nodes/{node}/confirm-dead", { path }), `${node.id} is declared dead.`);
+  };
+  const remove = async () => {
+    if (await ask(`Remove ${node.id}?`, "It is forgotten until its agent joins again.", "Remove", { danger: true }) === null) return;
+    await change2(() => call("DELETE /nodes/{node}", { path }), `${node.id} is removed.`);
+    close();
+  };
+  const isClosed = node.closed !== null;
+  const isSilent = node.silent_since !== null;
+  return /* @__PURE__ */ u4("aside", { class: "card detail", "aria-label": `Node ${node.id}`, children: [
+    /* @__PURE__ */ u4("div", { class: "tile-head", children: [
+      /* @__PURE__ */ u4("h2", { children: node.id }),
+      /* @__PURE__ */ u4("button", { type: "button", class: "small plain", "aria-label": "Close", onClick: close, children: "×" })
+    ] }),
+    /* @__PURE__ */ u4(State, { state: node.state }),
+    " ",
+    node.problem ? /* @__PURE__ */ u4("p", { class: "note note-bad", children: node.problem }) : null,
+    node.closed?.drains ? /* @__PURE__ */ u4("section", { "aria-label": "Drain", children: [
+      /* @__PURE__ */ u4(Meter, { label: "left", value: used / Math.max(1, node.gpus), text: plural(node.running, "job"), tone: "warn" }),
+      /* @__PURE__ */ u4("p", { class: "muted", children: [
+        node.running ? `${plural(used, "GPU")} still used` : "Nothing runs here any more: the node is drained.",
+        node.running && node.closed.requeue_at ? `; jobs are requeued ${until(node.closed.requeue_at)}` : ""
+      ] })
+    ] }) : null,
+    /* @__PURE__ */ u4(
+      Facts,
+      {
+        of: [
+          ["Closed", node.closed ? `by ${node.closed.by}, ${since(node.closed.since)} ago${node.closed.reason ? `: ${node.closed.reason}` : ""}` : ""],
+          ["Silent since", node.silent_since ? time(node.silent_since) : ""],
+          ["Address", node.address],
+          ["GPUs", `${used} of ${node.gpus} used${node.gpu_models.length ? `, ${node.gpu_models.join(", ")}` : ""}`],
+          ["CPU cores", `${count(node.free_cpu_cores)} of ${count(node.cpu_cores)} free`],
+          ["Memory", `${memory(node.free_memory_mb)} of ${memory(node.memory_mb)} free`],
+          ["Labels", labelsText(node.labels)],
+          ["Rack", node.rack],
+          ["Jobs", jobs.slice(0, 20).map((job) => /* @__PURE__ */ u4("span", { children: [
+            /* @__PURE__ */ u4(JobLink, { id: job }),
+            " "
+          ] }, job))]
+        ]
+      }
+    ),
+    isAdmin ? /* @__PURE__ */ u4("div", { class: "buttons", children: [
+      isClosed ? /* @__PURE__ */ u4("button", { type: "button", onClick: () => void change2(open, `${node.id} takes work again.`), children: "Uncordon" }) : /* @__PURE__ */ u4("button", { type: "button", onClick: () => void cordon(), children: "Cordon" }),
+      node.closed?.drains ? null : /* @__PURE__ */ u4("button", { type: "button", class: "danger", onClick: () => void drain(), children: "Drain" }),
+      /* @__PURE__ */ u4("button", { type: "button", onClick: () => void label(), children: "Labels" }),
+      isSilent ? /* @__PURE__ */ u4(S, { children: [
+        /* @__PURE__ */ u4("button", { type: "button", class: "danger", onClick: () => void confirmDead(), children: "Confirm dead" }),
+        /* @__PURE__ */ u4("button", { type: "button", class: "danger", onClick: () => void remove(), children: "Remove" })
+      ] }) : null
+    ] }) : null
+  ] });
+}
+function Gpus({ about }) {
+  const { gpus, error, refresh } = useGpus();
+  const [onlyClosed, setOnlyClosed] = d2(false);
+  const shown = T2(() => gpus?.filter((gpu) => !onlyClosed || gpu.why) ?? [], [gpus, onlyClosed]);
+  if (!gpus) return error ? /* @__PURE__ */ u4(Problem, { error }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" });
+  const change2 = async (gpu, verb) => {
+    const send2 = (what) => call(`POST /gpus/{node}/{index}/${what}`, { path: { node: gpu.node, index: gpu.index } });
+    const back = verb === "pause" ? "resume" : "pause";
+    await attempt(() => send2(verb), `${gpuId(gpu)} is ${verb}d.`, () => void attempt(() => send2(back), `${gpuId(gpu)} is ${back}d.`).then(refresh));
+    refresh();
+  };
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4(Problem, { error }),
+    /* @__PURE__ */ u4("div", { class: "toolbar", children: [
+      /* @__PURE__ */ u4("label", { class: "inline", children: [
+        /* @__PURE__ */ u4("input", { type: "checkbox", checked: onlyClosed, onChange: (event) => setOnlyClosed(event.currentTarget.checked) }),
+        " Only those that take no work"
+      ] }),
+      /* @__PURE__ */ u4("span", { class: "muted", children: plural(shown.length, "GPU") })
+    ] }),
+    /* @__PURE__ */ u4(
+      WindowedTable,
+      {
+        label: "GPUs",
+        total: shown.length,
+        offset: 0,
+        rows: shown,
+        id: gpuId,
+        sort: "",
+        current: about,
+        columns: [
+          { name: "GPU", of: (gpu) => /* @__PURE__ */ u4("a", { href: `#/admin/gpus/${encodeURIComponent(gpuId(gpu))}`, children: gpuId(gpu) }) },
+          { name: "Model", of: (gpu) => gpu.model },
+          { name: "State", of: (gpu) => /* @__PURE__ */ u4(State, { state: gpu.state }) },
+          { name: "Jobs", of: (gpu) => gpu.jobs.slice(0, 4).map((job) => /* @__PURE__ */ u4(JobLink, { id: job }, job)) },
+          {
+            name: "",
+            key: "change",
+            of: (gpu) => me.value?.role !== "admin" ? null : gpu.paused || gpu.state === "quarantined" ? /* @__PURE__ */ u4("button", { type: "button", class: "small", "aria-label": `Resume ${gpuId(gpu)}`, onClick: () => void change2(gpu, "resume"), children: "Resume" }) : /* @__PURE__ */ u4("button", { type: "button", class: "small", "aria-label": `Pause ${gpuId(gpu)}`, onClick: () => void change2(gpu, "pause"), children: "Pause" })
+          },
+          { name: "Why it takes no work", grow: true, of: (gpu) => /* @__PURE__ */ u4("span", { title: gpu.why, children: gpu.why }) }
+        ]
+      }
+    ),
+    /* @__PURE__ */ u4(GpuHistory, { about })
+  ] });
+}
+function GpuHistory({ about }) {
+  const cut = about.lastIndexOf(":");
+  const query2 = { newest: true, kind: GPU_EVENTS, limit: 200, ...cut > 0 ? { node: about.slice(0, cut), gpu: about.slice(cut + 1) } : {} };
+  const found = useLive((signal) => call("GET /events", { query: query2, signal }), 1e4, [about]);
+  const events = found.data?.events ?? [];
+  return /* @__PURE__ */ u4("section", { "aria-label": "History of GPUs", children: [
+    /* @__PURE__ */ u4("h2", { children: about ? `What happened to ${about}` : "What happened to GPUs" }),
+    /* @__PURE__ */ u4(Problem, { error: found.error }),
+    events.length ? /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "History",
+        rows: events,
+        id: (event) => String(event.sequence),
+        columns: [
+          { name: "When", of: (event) => time(event.at) },
+          { name: "GPU", of: (event) => `${event.data["node"] ?? ""}:${event.data["gpu"] ?? ""}` },
+          { name: "What", of: (event) => event.kind.replace("gpu_", "") },
+          { name: "XID", right: true, of: (event) => event.data["xid"] || "–" },
+          { name: "Detail", grow: true, of: (event) => /* @__PURE__ */ u4("span", { title: eventText(event), children: eventText(event) }) }
+        ]
+      }
+    ) : /* @__PURE__ */ u4("p", { class: "muted", children: found.data ? "Nothing in the events that are kept." : "" })
+  ] });
+}
+function eventText(event) {
+  return Object.entries(event.data).filter(([name, value]) => !["node", "gpu", "xid"].includes(name) && value !== "").map(([name, value]) => name === "why" ? String(value) : `${name.replaceAll("_", " ")} ${value}`).concat(event.user ? [`by ${event.user}`] : []).join(", ");
+}
+
+// src/admin-operations.tsx
+async function health(signal) {
+  const response = await fetch("/api/v1/health", { signal });
+  if (response.status !== 200 && response.status !== 503) throw await asError(response);
+  return await response.json();
+}
+function Health() {
+  const found = useLive(health, 3e3, []);
+  const data = found.data;
+  if (!data) return found.error ? /* @__PURE__ */ u4(Problem, { error: found.error }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" });
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("p", { children: [
+      /* @__PURE__ */ u4(State, { state: data.status }),
+      " ",
+      /* @__PURE__ */ u4("span", { class: "muted", children: `version ${data.version}, up for ${duration(data.uptime_seconds)}` })
+    ] }),
+    data.reasons.length ? /* @__PURE__ */ u4("section", { "aria-label": "Problems", children: data.reasons.map((reason) => /* @__PURE__ */ u4("article", { class: "card", children: [
+      /* @__PURE__ */ u4("h2", { children: [
+        reason.check,
+        " ",
+        /* @__PURE__ */ u4(State, { state: reason.status })
+      ] }),
+      /* @__PURE__ */ u4("p", { children: reason.detail }),
+      reason.remedy ? /* @__PURE__ */ u4("p", { children: [
+        /* @__PURE__ */ u4("strong", { children: "What to do:" }),
+        " ",
+        reason.remedy
+      ] }) : null
+    ] }, `${reason.check} ${reason.detail}`)) }) : /* @__PURE__ */ u4("p", { class: "note note-good", children: "Everything that the server checks is in order." }),
+    /* @__PURE__ */ u4("h2", { children: "Checks" }),
+    /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Checks",
+        rows: Object.entries(data.checks),
+        id: ([name]) => name,
+        columns: [
+          { name: "Check", of: ([name]) => name.replaceAll("_", " ") },
+          { name: "Result", grow: true, of: ([, result]) => /* @__PURE__ */ u4(State, { state: result }) }
+        ]
+      }
+    ),
+    data.leadership ? /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Leadership", children: [
+      /* @__PURE__ */ u4("h2", { children: "Leadership" }),
+      /* @__PURE__ */ u4(
+        Facts,
+        {
+          of: [
+            ["This server", `${data.leadership.name}, ${data.leadership.role}`],
+            ["Leader", data.leadership.leader],
+            ["Term", data.leadership.term],
+            ["Standbys", data.leadership.standbys.map((one) => /* @__PURE__ */ u4("span", { children: `${one.name} (${one.address}), seen ${duration(one.seen_seconds_ago)} ago ` }, one.name))],
+            ["Trouble", data.leadership.trouble]
+          ]
+        }
+      )
+    ] }) : null
+  ] });
+}
+function Reservations() {
+  const [all, setAll] = d2(false);
+  const list = useLive((signal) => call("GET /reservations", { query: { all }, signal }), 4e3, [all]);
+  const isAdmin = me.value?.role === "admin";
+  const create = async () => {
+    const answers = await askFor("Reserve GPUs", "They are kept for this tenant from the start on; jobs that would still run then are not started on them.", "Reserve", [
+      { name: "gpus", label: "GPUs", type: "number", value: "1", needed: true },
+      { name: "tenant_id", label: "Tenant", value: me.value?.tenant_id ?? "", needed: true },
+      { name: "user", label: "Only for user" },
+      { name: "name", label: "Name" },
+      { name: "start", label: "Start (empty: now)", type: "datetime-local" },
+      { name: "hours", label: "Hours", type: "number", value: "2", needed: true },
+      { name: "node", label: "On node" },
+      { name: "gpu_model", label: "GPU model" },
+      { name: "preempt", label: "Stop jobs that are in the way", type: "checkbox" }
+    ]);
+    if (!answers) return;
+    const start = answers["start"] ? { start: new Date(answers["start"]).toISOString() } : {};
+    const words2 = Object.fromEntries(["user", "name", "node", "gpu_model"].map((name) => [name, answers[name] ?? ""]).filter(([, value]) => value));
+    const body = {
+      gpus: Number(answers["gpus"]),
+      tenant_id: answers["tenant_id"] ?? "",
+      duration_minutes: Math.round(Number(answers["hours"]) * 60),
+      preempt: answers["preempt"] === "yes",
+      ...start,
+      ...words2
+    };
+    await attempt(() => call("POST /reservations", { body }), `${plural(body.gpus, "GPU")} reserved.`);
+    list.refresh();
+  };
+  const release = async (one) => {
+    if (await ask(`Release ${one.name || one.id}?`, "Its GPUs are for everybody again.", "Release", { danger: true }) === null) return;
+    await attempt(() => call("DELETE /reservations/{reservation_id}", { path: { reservation_id: one.id } }), `${one.name || one.id} is released.`);
+    list.refresh();
+  };
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("div", { class: "toolbar", children: [
+      isAdmin ? /* @__PURE__ */ u4("button", { type: "button", class: "primary", onClick: () => void create(), children: "Reserve GPUs" }) : null,
+      /* @__PURE__ */ u4("label", { class: "inline", children: [
+        /* @__PURE__ */ u4("input", { type: "checkbox", checked: all, onChange: (event) => setAll(event.currentTarget.checked) }),
+        " Also ended ones"
+      ] })
+    ] }),
+    /* @__PURE__ */ u4(Problem, { error: list.error }),
+    list.data && !list.data.reservations.length ? /* @__PURE__ */ u4(Empty, { title: "No reservations" }) : /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Reservations",
+        rows: list.data?.reservations ?? [],
+        id: (one) => one.id,
+        columns: [
+          { name: "Reservation", of: (one) => one.name || one.id },
+          { name: "State", of: (one) => /* @__PURE__ */ u4(State, { state: one.state }) },
+          { name: "For", of: (one) => one.user ? `${one.user} of ${one.tenant_id}` : one.tenant_id },
+          { name: "GPUs", right: true, of: (one) => one.gpus },
+          { name: "Start", of: (one) => time(one.start) },
+          { name: "End", of: (one) => time(one.end) },
+          { name: "Made by", of: (one) => one.made_by },
+          { name: "Where", grow: true, of: (one) => /* @__PURE__ */ u4("span", { class: "mono", children: one.places.map((place2) => `${place2.node}[${place2.gpu_ids.join(",")}]`).join(" ") }) },
+          {
+            name: "",
+            of: (one) => isAdmin && !one.over_at ? /* @__PURE__ */ u4("button", { type: "button", class: "small danger", "aria-label": `Release ${one.name || one.id}`, onClick: () => void release(one), children: "Release" }) : null
+          }
+        ]
+      }
+    )
+  ] });
+}
+function Notifications() {
+  const list = useLive((signal) => call("GET /notifications", { signal }), 5e3, []);
+  const test = async (target) => {
+    await attempt(async () => {
+      const found = await call("POST /notifications/{target}/test", { path: { target: target.name } });
+      if (!found.delivered) throw new Error(`${target.name}: ${found.error}`);
+    }, `A test has reached ${target.name}.`);
+    list.refresh();
+  };
+  const targets = list.data?.targets;
+  if (targets && !targets.length) return /* @__PURE__ */ u4(Empty, { title: "No notification targets", children: "They are set up in the settings (notifications.targets)." });
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4(Problem, { error: list.error }),
+    /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Notification targets",
+        rows: targets ?? [],
+        id: (one) => one.name,
+        columns: [
+          { name: "Target", of: (one) => one.name },
+          { name: "Kind", of: (one) => one.kind },
+          { name: "Events", of: (one) => one.events.join(", ") },
+          { name: "Delivered", right: true, of: (one) => one.delivered === null ? "–" : count(one.delivered) },
+          { name: "Pending", right: true, of: (one) => one.waiting ?? "–" },
+          { name: "Given up", right: true, of: (one) => one.given_up ?? "–" },
+          { name: "Next try", of: (one) => time(one.next_try_at) },
+          {
+            name: "",
+            of: (one) => /* @__PURE__ */ u4("button", { type: "button", class: "small", "aria-label": `Test ${one.name}`, onClick: () => void test(one), children: "Test" })
+          },
+          { name: "Last error", grow: true, of: (one) => /* @__PURE__ */ u4("span", { title: one.last_error ?? "", children: one.last_error }) }
+        ]
+      }
+    )
+  ] });
+}
+function Settings() {
+  const found = useLive((signal) => call("GET /settings", { signal }), 0, []);
+  const [words2, setWords] = d2("");
+  const [onlyChanged, setOnlyChanged] = d2(false);
+  const shown = T2(
+    () => (found.data?.settings ?? []).filter(
+      (one) => (one.changed || !onlyChanged) && words2.toLowerCase().split(/\s+/).every((word) => `${one.key} ${one.about} ${one.value}`.toLowerCase().includes(word))
+    ),
+    [found.data, words2, onlyChanged]
+  );
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("p", { children: [
+      "The settings with which this server runs. They are read from its file, variables and options at its start: ",
+      /* @__PURE__ */ u4("code", { children: "tgpu config check" }),
+      " checks a file before."
+    ] }),
+    /* @__PURE__ */ u4("div", { class: "toolbar", children: [
+      /* @__PURE__ */ u4("label", { class: "inline", children: [
+        "Search",
+        /* @__PURE__ */ u4("input", { type: "search", value: words2, onInput: (event) => setWords(event.currentTarget.value) })
+      ] }),
+      /* @__PURE__ */ u4("label", { class: "inline", children: [
+        /* @__PURE__ */ u4("input", { type: "checkbox", checked: onlyChanged, onChange: (event) => setOnlyChanged(event.currentTarget.checked) }),
+        " Only changed ones"
+      ] }),
+      /* @__PURE__ */ u4("span", { class: "muted", children: plural(shown.length, "setting") })
+    ] }),
+    /* @__PURE__ */ u4(Problem, { error: found.error }),
+    /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Settings",
+        rows: shown,
+        id: (one) => one.key,
+        columns: [
+          { name: "Setting", of: (one) => /* @__PURE__ */ u4("code", { children: one.key }) },
+          { name: "Value", of: (one) => /* @__PURE__ */ u4("span", { class: `cut mono ${one.changed ? "strong" : ""}`, title: one.value, children: one.value }) },
+          { name: "Default", of: (one) => /* @__PURE__ */ u4("span", { class: "cut mono muted", children: one.changed ? one.default : "the same" }) },
+          { name: "Meaning", grow: true, of: (one) => /* @__PURE__ */ u4("span", { title: one.about, children: one.about }) }
+        ]
+      }
+    )
+  ] });
+}
+
+// src/admin.tsx
+var PARTS = [
+  { path: "health", name: "Health", show: () => /* @__PURE__ */ u4(Health, {}) },
+  { path: "nodes", name: "Nodes", show: () => /* @__PURE__ */ u4(Nodes, {}) },
+  { path: "gpus", name: "GPUs", show: (about) => /* @__PURE__ */ u4(Gpus, { about }) },
+  { path: "reservations", name: "Reservations", show: () => /* @__PURE__ */ u4(Reservations, {}) },
+  { path: "tenants", name: "Tenants", show: () => /* @__PURE__ */ u4(Tenants, {}) },
+  { path: "tokens", name: "Tokens", show: () => /* @__PURE__ */ u4(Tokens, {}) },
+  { path: "notifications", name: "Notifications", show: () => /* @__PURE__ */ u4(Notifications, {}) },
+  { path: "audit", name: "Audit log", show: () => /* @__PURE__ */ u4(Audit, {}), adminOnly: true },
+  { path: "settings", name: "Settings", show: () => /* @__PURE__ */ u4(Settings, {}), adminOnly: true }
+];
+function Admin({ tab, about }) {
+  const parts = PARTS.filter((part) => !part.adminOnly || me.value?.role === "admin");
+  const shown = parts.find((part) => part.path === (tab || "health"));
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("h1", { children: "Admin" }),
+    /* @__PURE__ */ u4("nav", { class: "parts", "aria-label": "Parts of this page", children: parts.map((part) => /* @__PURE__ */ u4("a", { href: `#/admin/${part.path}`, "aria-current": part === shown ? "page" : void 0, children: part.name }, part.path)) }),
+    shown ? shown.show(about) : me.value ? /* @__PURE__ */ u4(Empty, { title: "This part is for admins" }) : null
+  ] });
 }
 
 // src/cluster.tsx
@@ -1431,8 +2109,8 @@ function Summary({ gpus, running, waiting }) {
   if (busy.length) figures.push([`${Math.round(load)} %`, "mean utilisation", ""]);
   if (power) figures.push([power < 1e4 ? `${Math.round(power)} W` : `${trim(power / 1e3, 1)} kW`, "power", ""]);
   if (bad) figures.push([count(bad), bad === 1 ? "GPU takes no work" : "GPUs take no work", ""]);
-  return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure, label, link]) => /* @__PURE__ */ u4("li", { children: [
-    /* @__PURE__ */ u4("strong", { children: figure }),
+  return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure2, label, link]) => /* @__PURE__ */ u4("li", { children: [
+    /* @__PURE__ */ u4("strong", { children: figure2 }),
     link ? /* @__PURE__ */ u4("a", { href: link, children: label }) : /* @__PURE__ */ u4("span", { children: label })
   ] }, label)) });
 }
@@ -1639,7 +2317,7 @@ function GpuTable({ gpus, chosen, choose }) {
   return /* @__PURE__ */ u4(WindowedTable, { columns, total: gpus.length, offset: 0, rows: gpus, id: gpuId, label: "GPUs", sort: "", current: chosen });
 }
 function GpuDetail({ gpu, close, refresh }) {
-  const change = async (verb) => {
+  const change2 = async (verb) => {
     const id = gpuId(gpu);
     const text = verb === "pause" ? "It gets no new jobs. Those that run on it continue." : "It gets new jobs again.";
     if (await ask(`${verb === "pause" ? "Pause" : "Resume"} ${id}?`, text, verb === "pause" ? "Pause" : "Resume") === null) return;
@@ -1690,7 +2368,7 @@ function GpuDetail({ gpu, close, refresh }) {
         }
       )
     ] }) : null,
-    me.value?.role === "admin" ? /* @__PURE__ */ u4("div", { class: "buttons", children: gpu.paused || gpu.state === "quarantined" ? /* @__PURE__ */ u4("button", { type: "button", onClick: () => void change("resume"), children: "Resume" }) : /* @__PURE__ */ u4("button", { type: "button", onClick: () => void change("pause"), children: "Pause" }) }) : null
+    me.value?.role === "admin" ? /* @__PURE__ */ u4("div", { class: "buttons", children: gpu.paused || gpu.state === "quarantined" ? /* @__PURE__ */ u4("button", { type: "button", onClick: () => void change2("resume"), children: "Resume" }) : /* @__PURE__ */ u4("button", { type: "button", onClick: () => void change2("pause"), children: "Pause" }) }) : null
   ] });
 }
 
@@ -1751,6 +2429,4389 @@ async function apply(action, ids, value) {
     notify(`${what} ${WORDS[action].done}.`, back ? { undo: () => void apply(back, done, "") } : {});
   }
   if (problems.length) notify(`${plural(problems.length, "job")} not changed: ${problems[0]}`, { bad: true });
+}
+
+// node_modules/uplot/dist/uPlot.esm.js
+var FEAT_TIME = true;
+var pre = "u-";
+var UPLOT = "uplot";
+var ORI_HZ = pre + "hz";
+var ORI_VT = pre + "vt";
+var TITLE = pre + "title";
+var WRAP = pre + "wrap";
+var UNDER = pre + "under";
+var OVER = pre + "over";
+var AXIS = pre + "axis";
+var OFF = pre + "off";
+var SELECT = pre + "select";
+var CURSOR_X = pre + "cursor-x";
+var CURSOR_Y = pre + "cursor-y";
+var CURSOR_PT = pre + "cursor-pt";
+var LEGEND = pre + "legend";
+var LEGEND_LIVE = pre + "live";
+var LEGEND_INLINE = pre + "inline";
+var LEGEND_SERIES = pre + "series";
+var LEGEND_MARKER = pre + "marker";
+var LEGEND_LABEL = pre + "label";
+var LEGEND_VALUE = pre + "value";
+var WIDTH = "width";
+var HEIGHT = "height";
+var TOP = "top";
+var BOTTOM = "bottom";
+var LEFT = "left";
+var RIGHT = "right";
+var hexBlack = "#000";
+var transparent = hexBlack + "0";
+var mousemove = "mousemove";
+var mousedown = "mousedown";
+var mouseup = "mouseup";
+var mouseenter = "mouseenter";
+var mouseleave = "mouseleave";
+var dblclick = "dblclick";
+var resize = "resize";
+var scroll = "scroll";
+var change = "change";
+var dppxchange = "dppxchange";
+var LEGEND_DISP = "--";
+var domEnv = typeof window != "undefined";
+var doc = domEnv ? document : null;
+var win = domEnv ? window : null;
+var nav = domEnv ? navigator : null;
+var pxRatio;
+var query;
+function setPxRatio() {
+  let _pxRatio = devicePixelRatio;
+  if (pxRatio != _pxRatio) {
+    pxRatio = _pxRatio;
+    query && off(change, query, setPxRatio);
+    query = matchMedia(`(min-resolution: ${pxRatio - 1e-3}dppx) and (max-resolution: ${pxRatio + 1e-3}dppx)`);
+    on(change, query, setPxRatio);
+    win.dispatchEvent(new CustomEvent(dppxchange));
+  }
+}
+function addClass(el, c4) {
+  if (c4 != null) {
+    let cl = el.classList;
+    !cl.contains(c4) && cl.add(c4);
+  }
+}
+function remClass(el, c4) {
+  let cl = el.classList;
+  cl.contains(c4) && cl.remove(c4);
+}
+function setStylePx(el, name, value) {
+  el.style[name] = value + "px";
+}
+function placeTag(tag, cls, targ, refEl) {
+  let el = doc.createElement(tag);
+  if (cls != null)
+    addClass(el, cls);
+  if (targ != null)
+    targ.insertBefore(el, refEl);
+  return el;
+}
+function placeDiv(cls, targ) {
+  return placeTag("div", cls, targ);
+}
+var xformCache = /* @__PURE__ */ new WeakMap();
+function elTrans(el, xPos, yPos, xMax, yMax) {
+  let xform = "translate(" + xPos + "px," + yPos + "px)";
+  let xformOld = xformCache.get(el);
+  if (xform != xformOld) {
+    el.style.transform = xform;
+    xformCache.set(el, xform);
+    if (xPos < 0 || yPos < 0 || xPos > xMax || yPos > yMax)
+      addClass(el, OFF);
+    else
+      remClass(el, OFF);
+  }
+}
+var colorCache = /* @__PURE__ */ new WeakMap();
+function elColor(el, background, borderColor) {
+  let newColor = background + borderColor;
+  let oldColor = colorCache.get(el);
+  if (newColor != oldColor) {
+    colorCache.set(el, newColor);
+    el.style.background = background;
+    el.style.borderColor = borderColor;
+  }
+}
+var sizeCache = /* @__PURE__ */ new WeakMap();
+function elSize(el, newWid, newHgt, centered) {
+  let newSize = newWid + "" + newHgt;
+  let oldSize = sizeCache.get(el);
+  if (newSize != oldSize) {
+    sizeCache.set(el, newSize);
+    el.style.height = newHgt + "px";
+    el.style.width = newWid + "px";
+    el.style.marginLeft = centered ? -newWid / 2 + "px" : 0;
+    el.style.marginTop = centered ? -newHgt / 2 + "px" : 0;
+  }
+}
+var evOpts = { passive: true };
+var evOpts2 = { ...evOpts, capture: true };
+function on(ev, el, cb, capt) {
+  el.addEventListener(ev, cb, capt ? evOpts2 : evOpts);
+}
+function off(ev, el, cb, capt) {
+  el.removeEventListener(ev, cb, evOpts);
+}
+domEnv && setPxRatio();
+function closestIdx(num, arr, lo, hi) {
+  let mid;
+  lo = lo || 0;
+  hi = hi || arr.length - 1;
+  let bitwise = hi <= 2147483647;
+  while (hi - lo > 1) {
+    mid = bitwise ? lo + hi >> 1 : floor((lo + hi) / 2);
+    if (arr[mid] < num)
+      lo = mid;
+    else
+      hi = mid;
+  }
+  if (num - arr[lo] <= arr[hi] - num)
+    return lo;
+  return hi;
+}
+function makeIndexOfs(predicate) {
+  let indexOfs = (data, _i0, _i1) => {
+    let i0 = -1;
+    let i1 = -1;
+    for (let i4 = _i0; i4 <= _i1; i4++) {
+      if (predicate(data[i4])) {
+        i0 = i4;
+        break;
+      }
+    }
+    for (let i4 = _i1; i4 >= _i0; i4--) {
+      if (predicate(data[i4])) {
+        i1 = i4;
+        break;
+      }
+    }
+    return [i0, i1];
+  };
+  return indexOfs;
+}
+var notNullish = (v4) => v4 != null;
+var isPositive = (v4) => v4 != null && v4 > 0;
+var nonNullIdxs = makeIndexOfs(notNullish);
+var positiveIdxs = makeIndexOfs(isPositive);
+function getMinMax(data, _i0, _i1, sorted = 0, log = false) {
+  let getEdgeIdxs = log ? positiveIdxs : nonNullIdxs;
+  let predicate = log ? isPositive : notNullish;
+  [_i0, _i1] = getEdgeIdxs(data, _i0, _i1);
+  let _min = data[_i0];
+  let _max = data[_i0];
+  if (_i0 > -1) {
+    if (sorted == 1) {
+      _min = data[_i0];
+      _max = data[_i1];
+    } else if (sorted == -1) {
+      _min = data[_i1];
+      _max = data[_i0];
+    } else {
+      for (let i4 = _i0; i4 <= _i1; i4++) {
+        let v4 = data[i4];
+        if (predicate(v4)) {
+          if (v4 < _min)
+            _min = v4;
+          else if (v4 > _max)
+            _max = v4;
+        }
+      }
+    }
+  }
+  return [_min ?? inf, _max ?? -inf];
+}
+function rangeLog(min2, max2, base, fullMags) {
+  let minSign = sign(min2);
+  let maxSign = sign(max2);
+  if (min2 == max2) {
+    if (minSign == -1) {
+      min2 *= base;
+      max2 /= base;
+    } else {
+      min2 /= base;
+      max2 *= base;
+    }
+  }
+  let logFn = base == 10 ? log10 : log2;
+  let growMinAbs = minSign == 1 ? floor : ceil;
+  let growMaxAbs = maxSign == 1 ? ceil : floor;
+  let minExp = growMinAbs(logFn(abs(min2)));
+  let maxExp = growMaxAbs(logFn(abs(max2)));
+  let minIncr = pow(base, minExp);
+  let maxIncr = pow(base, maxExp);
+  if (base == 10) {
+    if (minExp < 0)
+      minIncr = roundDec(minIncr, -minExp);
+    if (maxExp < 0)
+      maxIncr = roundDec(maxIncr, -maxExp);
+  }
+  if (fullMags || base == 2) {
+    min2 = minIncr * minSign;
+    max2 = maxIncr * maxSign;
+  } else {
+    min2 = incrRoundDn(min2, minIncr);
+    max2 = incrRoundUp(max2, maxIncr);
+  }
+  return [min2, max2];
+}
+function rangeAsinh(min2, max2, base, fullMags) {
+  let minMax = rangeLog(min2, max2, base, fullMags);
+  if (min2 == 0)
+    minMax[0] = 0;
+  if (max2 == 0)
+    minMax[1] = 0;
+  return minMax;
+}
+var rangePad = 0.1;
+var autoRangePart = {
+  mode: 3,
+  pad: rangePad
+};
+var _eqRangePart = {
+  pad: 0,
+  soft: null,
+  mode: 0
+};
+var _eqRange = {
+  min: _eqRangePart,
+  max: _eqRangePart
+};
+function rangeNum(_min, _max, mult, extra) {
+  if (isObj(mult))
+    return _rangeNum(_min, _max, mult);
+  _eqRangePart.pad = mult;
+  _eqRangePart.soft = extra ? 0 : null;
+  _eqRangePart.mode = extra ? 3 : 0;
+  return _rangeNum(_min, _max, _eqRange);
+}
+function ifNull(lh, rh) {
+  return lh == null ? rh : lh;
+}
+function hasData(data, idx0, idx1) {
+  idx0 = ifNull(idx0, 0);
+  idx1 = ifNull(idx1, data.length - 1);
+  while (idx0 <= idx1) {
+    if (data[idx0] != null)
+      return true;
+    idx0++;
+  }
+  return false;
+}
+function _rangeNum(_min, _max, cfg) {
+  let cmin = cfg.min;
+  let cmax = cfg.max;
+  let padMin = ifNull(cmin.pad, 0);
+  let padMax = ifNull(cmax.pad, 0);
+  let hardMin = ifNull(cmin.hard, -inf);
+  let hardMax = ifNull(cmax.hard, inf);
+  let softMin = ifNull(cmin.soft, inf);
+  let softMax = ifNull(cmax.soft, -inf);
+  let softMinMode = ifNull(cmin.mode, 0);
+  let softMaxMode = ifNull(cmax.mode, 0);
+  let delta = _max - _min;
+  let deltaMag = log10(delta);
+  let scalarMax = max(abs(_min), abs(_max));
+  let scalarMag = log10(scalarMax);
+  let scalarMagDelta = abs(scalarMag - deltaMag);
+  if (delta < 1e-24 || scalarMagDelta > 10) {
+    delta = 0;
+    if (_min == 0 || _max == 0) {
+      delta = 1e-24;
+      if (softMinMode == 2 && softMin != inf)
+        padMin = 0;
+      if (softMaxMode == 2 && softMax != -inf)
+        padMax = 0;
+    }
+  }
+  let nonZeroDelta = delta || scalarMax || 1e3;
+  let mag = log10(nonZeroDelta);
+  let base = pow(10, floor(mag));
+  let _padMin = nonZeroDelta * (delta == 0 ? _min == 0 ? 0.1 : 1 : padMin);
+  let _newMin = roundDec(incrRoundDn(_min - _padMin, base / 10), 24);
+  let _softMin = _min >= softMin && (softMinMode == 1 || softMinMode == 3 && _newMin <= softMin || softMinMode == 2 && _newMin >= softMin) ? softMin : inf;
+  let minLim = max(hardMin, _newMin < _softMin && _min >= _softMin ? _softMin : min(_softMin, _newMin));
+  let _padMax = nonZeroDelta * (delta == 0 ? _max == 0 ? 0.1 : 1 : padMax);
+  let _newMax = roundDec(incrRoundUp(_max + _padMax, base / 10), 24);
+  let _softMax = _max <= softMax && (softMaxMode == 1 || softMaxMode == 3 && _newMax >= softMax || softMaxMode == 2 && _newMax <= softMax) ? softMax : -inf;
+  let maxLim = min(hardMax, _newMax > _softMax && _max <= _softMax ? _softMax : max(_softMax, _newMax));
+  if (minLim == maxLim && minLim == 0)
+    maxLim = 100;
+  return [minLim, maxLim];
+}
+var numFormatter = new Intl.NumberFormat(domEnv ? nav.language : "en-US");
+var fmtNum = (val) => numFormatter.format(val);
+var M2 = Math;
+var PI = M2.PI;
+var abs = M2.abs;
+var floor = M2.floor;
+var round = M2.round;
+var ceil = M2.ceil;
+var min = M2.min;
+var max = M2.max;
+var pow = M2.pow;
+var sign = M2.sign;
+var log10 = M2.log10;
+var log2 = M2.log2;
+var sinh = (v4, linthresh = 1) => M2.sinh(v4) * linthresh;
+var asinh = (v4, linthresh = 1) => M2.asinh(v4 / linthresh);
+var inf = Infinity;
+function numIntDigits(x3) {
+  return (log10((x3 ^ x3 >> 31) - (x3 >> 31)) | 0) + 1;
+}
+function clamp(num, _min, _max) {
+  return min(max(num, _min), _max);
+}
+function isFn(v4) {
+  return typeof v4 == "function";
+}
+function fnOrSelf(v4) {
+  return isFn(v4) ? v4 : () => v4;
+}
+var noop = () => {
+};
+var retArg0 = (_0) => _0;
+var retArg1 = (_0, _1) => _1;
+var retNull = (_6) => null;
+var retTrue = (_6) => true;
+var retEq = (a4, b4) => a4 == b4;
+var regex6 = /\.\d*?(?=9{6,}|0{6,})/gm;
+var fixFloat = (val) => {
+  if (isInt(val) || fixedDec.has(val))
+    return val;
+  const str = `${val}`;
+  const match = str.match(regex6);
+  if (match == null)
+    return val;
+  let len = match[0].length - 1;
+  if (str.indexOf("e-") != -1) {
+    let [num, exp] = str.split("e");
+    return +`${fixFloat(num)}e${exp}`;
+  }
+  return roundDec(val, len);
+};
+function incrRound(num, incr) {
+  return fixFloat(roundDec(fixFloat(num / incr)) * incr);
+}
+function incrRoundUp(num, incr) {
+  return fixFloat(ceil(fixFloat(num / incr)) * incr);
+}
+function incrRoundDn(num, incr) {
+  return fixFloat(floor(fixFloat(num / incr)) * incr);
+}
+function roundDec(val, dec = 0) {
+  if (isInt(val))
+    return val;
+  let p5 = 10 ** dec;
+  let n3 = val * p5 * (1 + Number.EPSILON);
+  return round(n3) / p5;
+}
+var fixedDec = /* @__PURE__ */ new Map();
+function guessDec(num) {
+  return (("" + num).split(".")[1] || "").length;
+}
+function genIncrs(base, minExp, maxExp, mults) {
+  let incrs = [];
+  let multDec = mults.map(guessDec);
+  for (let exp = minExp; exp < maxExp; exp++) {
+    let expa = abs(exp);
+    let mag = roundDec(pow(base, exp), expa);
+    for (let i4 = 0; i4 < mults.length; i4++) {
+      let _incr = base == 10 ? +`${mults[i4]}e${exp}` : mults[i4] * mag;
+      let dec = (exp >= 0 ? 0 : expa) + (exp >= multDec[i4] ? 0 : multDec[i4]);
+      let incr = base == 10 ? _incr : roundDec(_incr, dec);
+      incrs.push(incr);
+      fixedDec.set(incr, dec);
+    }
+  }
+  return incrs;
+}
+var EMPTY_OBJ = {};
+var EMPTY_ARR = [];
+var nullNullTuple = [null, null];
+var isArr = Array.isArray;
+var isInt = Number.isInteger;
+var isUndef = (v4) => v4 === void 0;
+function isStr(v4) {
+  return typeof v4 == "string";
+}
+function isObj(v4) {
+  let is = false;
+  if (v4 != null) {
+    let c4 = v4.constructor;
+    is = c4 == null || c4 == Object;
+  }
+  return is;
+}
+function fastIsObj(v4) {
+  return v4 != null && typeof v4 == "object";
+}
+var TypedArray = Object.getPrototypeOf(Uint8Array);
+var __proto__ = "__proto__";
+function copy(o4, _isObj = isObj) {
+  let out;
+  if (isArr(o4)) {
+    let val = o4.find((v4) => v4 != null);
+    if (isArr(val) || _isObj(val)) {
+      out = Array(o4.length);
+      for (let i4 = 0; i4 < o4.length; i4++)
+        out[i4] = copy(o4[i4], _isObj);
+    } else
+      out = o4.slice();
+  } else if (o4 instanceof TypedArray)
+    out = o4.slice();
+  else if (_isObj(o4)) {
+    out = {};
+    for (let k4 in o4) {
+      if (k4 != __proto__)
+        out[k4] = copy(o4[k4], _isObj);
+    }
+  } else
+    out = o4;
+  return out;
+}
+function assign(targ) {
+  let args = arguments;
+  for (let i4 = 1; i4 < args.length; i4++) {
+    let src = args[i4];
+    for (let key in src) {
+      if (key != __proto__) {
+        if (isObj(targ[key]))
+          assign(targ[key], copy(src[key]));
+        else
+          targ[key] = copy(src[key]);
+      }
+    }
+  }
+  return targ;
+}
+var NULL_REMOVE = 0;
+var NULL_RETAIN = 1;
+var NULL_EXPAND = 2;
+function nullExpand(yVals, nullIdxs, alignedLen) {
+  for (let i4 = 0, xi, lastNullIdx = -1; i4 < nullIdxs.length; i4++) {
+    let nullIdx = nullIdxs[i4];
+    if (nullIdx > lastNullIdx) {
+      xi = nullIdx - 1;
+      while (xi >= 0 && yVals[xi] == null)
+        yVals[xi--] = null;
+      xi = nullIdx + 1;
+      while (xi < alignedLen && yVals[xi] == null)
+        yVals[lastNullIdx = xi++] = null;
+    }
+  }
+}
+function join(tables, nullModes) {
+  if (allHeadersSame(tables)) {
+    let table = tables[0].slice();
+    for (let i4 = 1; i4 < tables.length; i4++)
+      table.push(...tables[i4].slice(1));
+    if (!isAsc(table[0]))
+      table = sortCols(table);
+    return table;
+  }
+  let xVals = /* @__PURE__ */ new Set();
+  for (let ti = 0; ti < tables.length; ti++) {
+    let t4 = tables[ti];
+    let xs = t4[0];
+    let len = xs.length;
+    for (let i4 = 0; i4 < len; i4++)
+      xVals.add(xs[i4]);
+  }
+  let data = [Array.from(xVals).sort((a4, b4) => a4 - b4)];
+  let alignedLen = data[0].length;
+  let xIdxs = /* @__PURE__ */ new Map();
+  for (let i4 = 0; i4 < alignedLen; i4++)
+    xIdxs.set(data[0][i4], i4);
+  for (let ti = 0; ti < tables.length; ti++) {
+    let t4 = tables[ti];
+    let xs = t4[0];
+    for (let si = 1; si < t4.length; si++) {
+      let ys = t4[si];
+      let yVals = Array(alignedLen).fill(void 0);
+      let nullMode = nullModes ? nullModes[ti][si] : NULL_RETAIN;
+      let nullIdxs = [];
+      for (let i4 = 0; i4 < ys.length; i4++) {
+        let yVal = ys[i4];
+        let alignedIdx = xIdxs.get(xs[i4]);
+        if (yVal === null) {
+          if (nullMode != NULL_REMOVE) {
+            yVals[alignedIdx] = yVal;
+            if (nullMode == NULL_EXPAND)
+              nullIdxs.push(alignedIdx);
+          }
+        } else
+          yVals[alignedIdx] = yVal;
+      }
+      nullExpand(yVals, nullIdxs, alignedLen);
+      data.push(yVals);
+    }
+  }
+  return data;
+}
+var microTask = typeof queueMicrotask == "undefined" ? (fn) => Promise.resolve().then(fn) : queueMicrotask;
+function sortCols(table) {
+  let head = table[0];
+  let rlen = head.length;
+  let idxs = Array(rlen);
+  for (let i4 = 0; i4 < idxs.length; i4++)
+    idxs[i4] = i4;
+  idxs.sort((i0, i1) => head[i0] - head[i1]);
+  let table2 = [];
+  for (let i4 = 0; i4 < table.length; i4++) {
+    let row = table[i4];
+    let row2 = Array(rlen);
+    for (let j4 = 0; j4 < rlen; j4++)
+      row2[j4] = row[idxs[j4]];
+    table2.push(row2);
+  }
+  return table2;
+}
+function allHeadersSame(tables) {
+  let vals0 = tables[0][0];
+  let len0 = vals0.length;
+  for (let i4 = 1; i4 < tables.length; i4++) {
+    let vals1 = tables[i4][0];
+    if (vals1.length != len0)
+      return false;
+    if (vals1 != vals0) {
+      for (let j4 = 0; j4 < len0; j4++) {
+        if (vals1[j4] != vals0[j4])
+          return false;
+      }
+    }
+  }
+  return true;
+}
+function isAsc(vals, samples = 100) {
+  const len = vals.length;
+  if (len <= 1)
+    return true;
+  let firstIdx = 0;
+  let lastIdx = len - 1;
+  while (firstIdx <= lastIdx && vals[firstIdx] == null)
+    firstIdx++;
+  while (lastIdx >= firstIdx && vals[lastIdx] == null)
+    lastIdx--;
+  if (lastIdx <= firstIdx)
+    return true;
+  const stride = max(1, floor((lastIdx - firstIdx + 1) / samples));
+  for (let prevVal = vals[firstIdx], i4 = firstIdx + stride; i4 <= lastIdx; i4 += stride) {
+    const v4 = vals[i4];
+    if (v4 != null) {
+      if (v4 <= prevVal)
+        return false;
+      prevVal = v4;
+    }
+  }
+  return true;
+}
+var months = [
+  "January",
+  "February",
+  "March",
+  "April",
+  "May",
+  "June",
+  "July",
+  "August",
+  "September",
+  "October",
+  "November",
+  "December"
+];
+var days = [
+  "Sunday",
+  "Monday",
+  "Tuesday",
+  "Wednesday",
+  "Thursday",
+  "Friday",
+  "Saturday"
+];
+function slice3(str) {
+  return str.slice(0, 3);
+}
+var days3 = days.map(slice3);
+var months3 = months.map(slice3);
+var engNames = {
+  MMMM: months,
+  MMM: months3,
+  WWWW: days,
+  WWW: days3
+};
+function zeroPad2(int) {
+  return (int < 10 ? "0" : "") + int;
+}
+function zeroPad3(int) {
+  return (int < 10 ? "00" : int < 100 ? "0" : "") + int;
+}
+var subs = {
+  // 2019
+  YYYY: (d4) => d4.getFullYear(),
+  // 19
+  YY: (d4) => (d4.getFullYear() + "").slice(2),
+  // July
+  MMMM: (d4, names) => names.MMMM[d4.getMonth()],
+  // Jul
+  MMM: (d4, names) => names.MMM[d4.getMonth()],
+  // 07
+  MM: (d4) => zeroPad2(d4.getMonth() + 1),
+  // 7
+  M: (d4) => d4.getMonth() + 1,
+  // 09
+  DD: (d4) => zeroPad2(d4.getDate()),
+  // 9
+  D: (d4) => d4.getDate(),
+  // Monday
+  WWWW: (d4, names) => names.WWWW[d4.getDay()],
+  // Mon
+  WWW: (d4, names) => names.WWW[d4.getDay()],
+  // 03
+  HH: (d4) => zeroPad2(d4.getHours()),
+  // 3
+  H: (d4) => d4.getHours(),
+  // 9 (12hr, unpadded)
+  h: (d4) => {
+    let h5 = d4.getHours();
+    return h5 == 0 ? 12 : h5 > 12 ? h5 - 12 : h5;
+  },
+  // AM
+  AA: (d4) => d4.getHours() >= 12 ? "PM" : "AM",
+  // am
+  aa: (d4) => d4.getHours() >= 12 ? "pm" : "am",
+  // a
+  a: (d4) => d4.getHours() >= 12 ? "p" : "a",
+  // 09
+  mm: (d4) => zeroPad2(d4.getMinutes()),
+  // 9
+  m: (d4) => d4.getMinutes(),
+  // 09
+  ss: (d4) => zeroPad2(d4.getSeconds()),
+  // 9
+  s: (d4) => d4.getSeconds(),
+  // 374
+  fff: (d4) => zeroPad3(d4.getMilliseconds())
+};
+function fmtDate(tpl, names) {
+  names = names || engNames;
+  let parts = [];
+  let R2 = /\{([a-z]+)\}|[^{]+/gi, m5;
+  while (m5 = R2.exec(tpl))
+    parts.push(m5[0][0] == "{" ? subs[m5[1]] : m5[0]);
+  return (d4) => {
+    let out = "";
+    for (let i4 = 0; i4 < parts.length; i4++)
+      out += typeof parts[i4] == "string" ? parts[i4] : parts[i4](d4, names);
+    return out;
+  };
+}
+var localTz = new Intl.DateTimeFormat().resolvedOptions().timeZone;
+function tzDate(date, tz) {
+  let date2;
+  if (tz == "UTC" || tz == "Etc/UTC")
+    date2 = new Date(+date + date.getTimezoneOffset() * 6e4);
+  else if (tz == localTz)
+    date2 = date;
+  else {
+    date2 = new Date(date.toLocaleString("en-US", { timeZone: tz }));
+    date2.setMilliseconds(date.getMilliseconds());
+  }
+  return date2;
+}
+var onlyWhole = (v4) => v4 % 1 == 0;
+var allMults = [1, 2, 2.5, 5];
+var decIncrs = genIncrs(10, -32, 0, allMults);
+var oneIncrs = genIncrs(10, 0, 32, allMults);
+var wholeIncrs = oneIncrs.filter(onlyWhole);
+var numIncrs = decIncrs.concat(oneIncrs);
+var NL = "\n";
+var yyyy = "{YYYY}";
+var NLyyyy = NL + yyyy;
+var md = "{M}/{D}";
+var NLmd = NL + md;
+var NLmdyy = NLmd + "/{YY}";
+var aa = "{aa}";
+var hmm = "{h}:{mm}";
+var hmmaa = hmm + aa;
+var NLhmmaa = NL + hmmaa;
+var ss = ":{ss}";
+var _5 = null;
+function genTimeStuffs(ms) {
+  let s4 = ms * 1e3, m5 = s4 * 60, h5 = m5 * 60, d4 = h5 * 24, mo = d4 * 30, y5 = d4 * 365;
+  let subSecIncrs = ms == 1 ? genIncrs(10, 0, 3, allMults).filter(onlyWhole) : genIncrs(10, -3, 0, allMults);
+  let timeIncrs = subSecIncrs.concat([
+    // minute divisors (# of secs)
+    s4,
+    s4 * 5,
+    s4 * 10,
+    s4 * 15,
+    s4 * 30,
+    // hour divisors (# of mins)
+    m5,
+    m5 * 5,
+    m5 * 10,
+    m5 * 15,
+    m5 * 30,
+    // day divisors (# of hrs)
+    h5,
+    h5 * 2,
+    h5 * 3,
+    h5 * 4,
+    h5 * 6,
+    h5 * 8,
+    h5 * 12,
+    // month divisors TODO: need more?
+    d4,
+    d4 * 2,
+    d4 * 3,
+    d4 * 4,
+    d4 * 5,
+    d4 * 6,
+    d4 * 7,
+    d4 * 8,
+    d4 * 9,
+    d4 * 10,
+    d4 * 15,
+    // year divisors (# months, approx)
+    mo,
+    mo * 2,
+    mo * 3,
+    mo * 4,
+    mo * 6,
+    // century divisors
+    y5,
+    y5 * 2,
+    y5 * 5,
+    y5 * 10,
+    y5 * 25,
+    y5 * 50,
+    y5 * 100
+  ]);
+  const _timeAxisStamps = [
+    //   tick incr    default          year                    month   day                   hour    min       sec   mode
+    [y5, yyyy, _5, _5, _5, _5, _5, _5, 1],
+    [d4 * 28, "{MMM}", NLyyyy, _5, _5, _5, _5, _5, 1],
+    [d4, md, NLyyyy, _5, _5, _5, _5, _5, 1],
+    [h5, "{h}" + aa, NLmdyy, _5, NLmd, _5, _5, _5, 1],
+    [m5, hmmaa, NLmdyy, _5, NLmd, _5, _5, _5, 1],
+    [s4, ss, NLmdyy + " " + hmmaa, _5, NLmd + " " + hmmaa, _5, NLhmmaa, _5, 1],
+    [ms, ss + ".{fff}", NLmdyy + " " + hmmaa, _5, NLmd + " " + hmmaa, _5, NLhmmaa, _5, 1]
+  ];
+  function timeAxisSplits(tzDate2) {
+    return (self, axisIdx, scaleMin, scaleMax, foundIncr, foundSpace) => {
+      let splits = [];
+      let isYr = foundIncr >= y5;
+      let isMo = foundIncr >= mo && foundIncr < y5;
+      let minDate = tzDate2(scaleMin);
+      let minDateTs = roundDec(minDate * ms, 3);
+      let minMin = mkDate(minDate.getFullYear(), isYr ? 0 : minDate.getMonth(), isMo || isYr ? 1 : minDate.getDate());
+      let minMinTs = roundDec(minMin * ms, 3);
+      if (isMo || isYr) {
+        let moIncr = isMo ? foundIncr / mo : 0;
+        let yrIncr = isYr ? foundIncr / y5 : 0;
+        let split = minDateTs == minMinTs ? minDateTs : roundDec(mkDate(minMin.getFullYear() + yrIncr, minMin.getMonth() + moIncr, 1) * ms, 3);
+        let splitDate = new Date(round(split / ms));
+        let baseYear = splitDate.getFullYear();
+        let baseMonth = splitDate.getMonth();
+        for (let i4 = 0; split <= scaleMax; i4++) {
+          let next = mkDate(baseYear + yrIncr * i4, baseMonth + moIncr * i4, 1);
+          let offs = next - tzDate2(roundDec(next * ms, 3));
+          split = roundDec((+next + offs) * ms, 3);
+          if (split <= scaleMax)
+            splits.push(split);
+        }
+      } else {
+        let incr0 = foundIncr >= d4 ? d4 : foundIncr;
+        let tzOffset = floor(scaleMin) - floor(minDateTs);
+        let split = minMinTs + tzOffset + incrRoundUp(minDateTs - minMinTs, incr0);
+        splits.push(split);
+        let date0 = tzDate2(split);
+        let prevHour = date0.getHours() + date0.getMinutes() / m5 + date0.getSeconds() / h5;
+        let incrHours = foundIncr / h5;
+        let minSpace = self.axes[axisIdx]._space;
+        let pctSpace = foundSpace / minSpace;
+        while (1) {
+          split = roundDec(split + foundIncr, ms == 1 ? 0 : 3);
+          if (split > scaleMax)
+            break;
+          if (incrHours > 1) {
+            let expectedHour = floor(roundDec(prevHour + incrHours, 6)) % 24;
+            let splitDate = tzDate2(split);
+            let actualHour = splitDate.getHours();
+            let dstShift = actualHour - expectedHour;
+            if (dstShift > 1)
+              dstShift = -1;
+            split -= dstShift * h5;
+            prevHour = (prevHour + incrHours) % 24;
+            let prevSplit = splits[splits.length - 1];
+            let pctIncr = roundDec((split - prevSplit) / foundIncr, 3);
+            if (pctIncr * pctSpace >= 0.7)
+              splits.push(split);
+          } else
+            splits.push(split);
+        }
+      }
+      return splits;
+    };
+  }
+  return [
+    timeIncrs,
+    _timeAxisStamps,
+    timeAxisSplits
+  ];
+}
+var [timeIncrsMs, _timeAxisStampsMs, timeAxisSplitsMs] = genTimeStuffs(1);
+var [timeIncrsS, _timeAxisStampsS, timeAxisSplitsS] = genTimeStuffs(1e-3);
+genIncrs(2, -53, 53, [1]);
+function timeAxisStamps(stampCfg, fmtDate2) {
+  return stampCfg.map((s4) => s4.map(
+    (v4, i4) => i4 == 0 || i4 == 8 || v4 == null ? v4 : fmtDate2(i4 == 1 || s4[8] == 0 ? v4 : s4[1] + v4)
+  ));
+}
+function timeAxisVals(tzDate2, stamps) {
+  return (self, splits, axisIdx, foundSpace, foundIncr) => {
+    let s4 = stamps.find((s5) => foundIncr >= s5[0]) || stamps[stamps.length - 1];
+    let prevYear;
+    let prevMnth;
+    let prevDate;
+    let prevHour;
+    let prevMins;
+    let prevSecs;
+    return splits.map((split) => {
+      let date = tzDate2(split);
+      let newYear = date.getFullYear();
+      let newMnth = date.getMonth();
+      let newDate = date.getDate();
+      let newHour = date.getHours();
+      let newMins = date.getMinutes();
+      let newSecs = date.getSeconds();
+      let stamp = newYear != prevYear && s4[2] || newMnth != prevMnth && s4[3] || newDate != prevDate && s4[4] || newHour != prevHour && s4[5] || newMins != prevMins && s4[6] || newSecs != prevSecs && s4[7] || s4[1];
+      prevYear = newYear;
+      prevMnth = newMnth;
+      prevDate = newDate;
+      prevHour = newHour;
+      prevMins = newMins;
+      prevSecs = newSecs;
+      return stamp(date);
+    });
+  };
+}
+function timeAxisVal(tzDate2, dateTpl) {
+  let stamp = fmtDate(dateTpl);
+  return (self, splits, axisIdx, foundSpace, foundIncr) => splits.map((split) => stamp(tzDate2(split)));
+}
+function mkDate(y5, m5, d4) {
+  return new Date(y5, m5, d4);
+}
+function timeSeriesStamp(stampCfg, fmtDate2) {
+  return fmtDate2(stampCfg);
+}
+var _timeSeriesStamp = "{YYYY}-{MM}-{DD} {h}:{mm}{aa}";
+function timeSeriesVal(tzDate2, stamp) {
+  return (self, val, seriesIdx, dataIdx) => dataIdx == null ? LEGEND_DISP : stamp(tzDate2(val));
+}
+function legendStroke(self, seriesIdx) {
+  let s4 = self.series[seriesIdx];
+  return s4.width ? s4.stroke(self, seriesIdx) : s4.points.width ? s4.points.stroke(self, seriesIdx) : null;
+}
+function legendFill(self, seriesIdx) {
+  return self.series[seriesIdx].fill(self, seriesIdx);
+}
+var legendOpts = {
+  show: true,
+  live: true,
+  isolate: false,
+  mount: noop,
+  markers: {
+    show: true,
+    width: 2,
+    stroke: legendStroke,
+    fill: legendFill,
+    dash: "solid"
+  },
+  idx: null,
+  idxs: null,
+  values: []
+};
+function cursorPointShow(self, si) {
+  let o4 = self.cursor.points;
+  let pt = placeDiv();
+  let size = o4.size(self, si);
+  setStylePx(pt, WIDTH, size);
+  setStylePx(pt, HEIGHT, size);
+  let mar = size / -2;
+  setStylePx(pt, "marginLeft", mar);
+  setStylePx(pt, "marginTop", mar);
+  let width = o4.width(self, si, size);
+  width && setStylePx(pt, "borderWidth", width);
+  return pt;
+}
+function cursorPointFill(self, si) {
+  let sp = self.series[si].points;
+  return sp._fill || sp._stroke;
+}
+function cursorPointStroke(self, si) {
+  let sp = self.series[si].points;
+  return sp._stroke || sp._fill;
+}
+function cursorPointSize(self, si) {
+  let sp = self.series[si].points;
+  return sp.size;
+}
+var moveTuple = [0, 0];
+function cursorMove(self, mouseLeft1, mouseTop1) {
+  moveTuple[0] = mouseLeft1;
+  moveTuple[1] = mouseTop1;
+  return moveTuple;
+}
+function filtBtn0(self, targ, handle, onlyTarg = true) {
+  return (e4) => {
+    e4.button == 0 && (!onlyTarg || e4.target == targ) && handle(e4);
+  };
+}
+function filtTarg(self, targ, handle, onlyTarg = true) {
+  return (e4) => {
+    (!onlyTarg || e4.target == targ) && handle(e4);
+  };
+}
+var cursorOpts = {
+  show: true,
+  x: true,
+  y: true,
+  lock: false,
+  move: cursorMove,
+  points: {
+    one: false,
+    show: cursorPointShow,
+    size: cursorPointSize,
+    width: 0,
+    stroke: cursorPointStroke,
+    fill: cursorPointFill
+  },
+  bind: {
+    mousedown: filtBtn0,
+    mouseup: filtBtn0,
+    click: filtBtn0,
+    // legend clicks, not .u-over clicks
+    dblclick: filtBtn0,
+    mousemove: filtTarg,
+    mouseleave: filtTarg,
+    mouseenter: filtTarg
+  },
+  drag: {
+    setScale: true,
+    x: true,
+    y: false,
+    dist: 0,
+    uni: null,
+    click: (self, e4) => {
+      e4.stopPropagation();
+      e4.stopImmediatePropagation();
+    },
+    _x: false,
+    _y: false
+  },
+  focus: {
+    dist: (self, seriesIdx, dataIdx, valPos, curPos) => valPos - curPos,
+    prox: -1,
+    bias: 0
+  },
+  hover: {
+    skip: [void 0],
+    prox: null,
+    bias: 0
+  },
+  left: -10,
+  top: -10,
+  idx: null,
+  dataIdx: null,
+  idxs: null,
+  event: null
+};
+var axisLines = {
+  show: true,
+  stroke: "rgba(0,0,0,0.07)",
+  width: 2
+  //	dash: [],
+};
+var grid = assign({}, axisLines, {
+  filter: retArg1
+});
+var ticks = assign({}, grid, {
+  size: 10
+});
+var border = assign({}, axisLines, {
+  show: false
+});
+var font = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Noto Sans", sans-serif, "Apple Color Emoji", "Segoe UI Emoji", "Segoe UI Symbol", "Noto Color Emoji"';
+var labelFont = "bold " + font;
+var lineGap = 1.5;
+var xAxisOpts = {
+  show: true,
+  scale: "x",
+  stroke: hexBlack,
+  space: 50,
+  gap: 5,
+  alignTo: 1,
+  size: 50,
+  labelGap: 0,
+  labelSize: 30,
+  labelFont,
+  side: 2,
+  //	class: "x-vals",
+  //	incrs: timeIncrs,
+  //	values: timeVals,
+  //	filter: retArg1,
+  grid,
+  ticks,
+  border,
+  font,
+  lineGap,
+  rotate: 0
+};
+var numSeriesLabel = "Value";
+var timeSeriesLabel = "Time";
+var xSeriesOpts = {
+  show: true,
+  scale: "x",
+  auto: false,
+  sorted: 1,
+  //	label: "Time",
+  //	value: v => stamp(new Date(v * 1e3)),
+  // internal caches
+  min: inf,
+  max: -inf,
+  idxs: []
+};
+function numAxisVals(self, splits, axisIdx, foundSpace, foundIncr) {
+  return splits.map((v4) => v4 == null ? "" : fmtNum(v4));
+}
+function numAxisSplits(self, axisIdx, scaleMin, scaleMax, foundIncr, foundSpace, forceMin) {
+  let splits = [];
+  let numDec = fixedDec.get(foundIncr) || 0;
+  scaleMin = forceMin ? scaleMin : roundDec(incrRoundUp(scaleMin, foundIncr), numDec);
+  for (let val = scaleMin; val <= scaleMax; val = roundDec(val + foundIncr, numDec))
+    splits.push(Object.is(val, -0) ? 0 : val);
+  return splits;
+}
+function logAxisSplits(self, axisIdx, scaleMin, scaleMax, foundIncr, foundSpace, forceMin) {
+  const splits = [];
+  const logBase = self.scales[self.axes[axisIdx].scale].log;
+  const logFn = logBase == 10 ? log10 : log2;
+  const exp = floor(logFn(scaleMin));
+  foundIncr = pow(logBase, exp);
+  if (logBase == 10)
+    foundIncr = numIncrs[closestIdx(foundIncr, numIncrs)];
+  let split = scaleMin;
+  let nextMagIncr = foundIncr * logBase;
+  if (logBase == 10)
+    nextMagIncr = numIncrs[closestIdx(nextMagIncr, numIncrs)];
+  do {
+    splits.push(split);
+    split = split + foundIncr;
+    if (logBase == 10 && !fixedDec.has(split))
+      split = roundDec(split, fixedDec.get(foundIncr));
+    if (split >= nextMagIncr) {
+      foundIncr = split;
+      nextMagIncr = foundIncr * logBase;
+      if (logBase == 10)
+        nextMagIncr = numIncrs[closestIdx(nextMagIncr, numIncrs)];
+    }
+  } while (split <= scaleMax);
+  return splits;
+}
+function asinhAxisSplits(self, axisIdx, scaleMin, scaleMax, foundIncr, foundSpace, forceMin) {
+  let sc = self.scales[self.axes[axisIdx].scale];
+  let linthresh = sc.asinh;
+  let posSplits = scaleMax > linthresh ? logAxisSplits(self, axisIdx, max(linthresh, scaleMin), scaleMax, foundIncr) : [linthresh];
+  let zero = scaleMax >= 0 && scaleMin <= 0 ? [0] : [];
+  let negSplits = scaleMin < -linthresh ? logAxisSplits(self, axisIdx, max(linthresh, -scaleMax), -scaleMin, foundIncr) : [linthresh];
+  return negSplits.reverse().map((v4) => -v4).concat(zero, posSplits);
+}
+var RE_ALL = /./;
+var RE_12357 = /[12357]/;
+var RE_125 = /[125]/;
+var RE_1 = /1/;
+var _filt = (splits, distr, re, keepMod) => splits.map((v4, i4) => distr == 4 && v4 == 0 || i4 % keepMod == 0 && re.test(v4.toExponential()[v4 < 0 ? 1 : 0]) ? v4 : null);
+function log10AxisValsFilt(self, splits, axisIdx, foundSpace, foundIncr) {
+  let axis = self.axes[axisIdx];
+  let scaleKey = axis.scale;
+  let sc = self.scales[scaleKey];
+  let valToPos = self.valToPos;
+  let minSpace = axis._space;
+  let _10 = valToPos(10, scaleKey);
+  let re = valToPos(9, scaleKey) - _10 >= minSpace ? RE_ALL : valToPos(7, scaleKey) - _10 >= minSpace ? RE_12357 : valToPos(5, scaleKey) - _10 >= minSpace ? RE_125 : RE_1;
+  if (re == RE_1) {
+    let magSpace = abs(valToPos(1, scaleKey) - _10);
+    if (magSpace < minSpace)
+      return _filt(splits.slice().reverse(), sc.distr, re, ceil(minSpace / magSpace)).reverse();
+  }
+  return _filt(splits, sc.distr, re, 1);
+}
+function log2AxisValsFilt(self, splits, axisIdx, foundSpace, foundIncr) {
+  let axis = self.axes[axisIdx];
+  let scaleKey = axis.scale;
+  let minSpace = axis._space;
+  let valToPos = self.valToPos;
+  let magSpace = abs(valToPos(1, scaleKey) - valToPos(2, scaleKey));
+  if (magSpace < minSpace)
+    return _filt(splits.slice().reverse(), 3, RE_ALL, ceil(minSpace / magSpace)).reverse();
+  return splits;
+}
+function numSeriesVal(self, val, seriesIdx, dataIdx) {
+  return dataIdx == null ? LEGEND_DISP : val == null ? "" : fmtNum(val);
+}
+var yAxisOpts = {
+  show: true,
+  scale: "y",
+  stroke: hexBlack,
+  space: 30,
+  gap: 5,
+  alignTo: 1,
+  size: 50,
+  labelGap: 0,
+  labelSize: 30,
+  labelFont,
+  side: 3,
+  //	class: "y-vals",
+  //	incrs: numIncrs,
+  //	values: (vals, space) => vals,
+  //	filter: retArg1,
+  grid,
+  ticks,
+  border,
+  font,
+  lineGap,
+  rotate: 0
+};
+function ptDia(width, mult) {
+  let dia = 3 + (width || 1) * 2;
+  return roundDec(dia * mult, 3);
+}
+function seriesPointsShow(self, si) {
+  let { scale, idxs } = self.series[0];
+  let xData = self._data[0];
+  let p0 = self.valToPos(xData[idxs[0]], scale, true);
+  let p1 = self.valToPos(xData[idxs[1]], scale, true);
+  let dim = abs(p1 - p0);
+  let s4 = self.series[si];
+  let maxPts = dim / (s4.points.space * pxRatio);
+  return idxs[1] - idxs[0] <= maxPts;
+}
+var facet = {
+  scale: null,
+  auto: true,
+  sorted: 0,
+  // internal caches
+  min: inf,
+  max: -inf
+};
+var gaps = (self, seriesIdx, idx0, idx1, nullGaps) => nullGaps;
+var xySeriesOpts = {
+  show: true,
+  auto: true,
+  sorted: 0,
+  gaps,
+  alpha: 1,
+  facets: [
+    assign({}, facet, { scale: "x" }),
+    assign({}, facet, { scale: "y" })
+  ]
+};
+var ySeriesOpts = {
+  scale: "y",
+  auto: true,
+  sorted: 0,
+  show: true,
+  spanGaps: false,
+  gaps,
+  alpha: 1,
+  points: {
+    show: seriesPointsShow,
+    filter: null
+    //  paths:
+    //	stroke: "#000",
+    //	fill: "#fff",
+    //	width: 1,
+    //	size: 10,
+  },
+  //	label: "Value",
+  //	value: v => v,
+  values: null,
+  // internal caches
+  min: inf,
+  max: -inf,
+  idxs: [],
+  path: null,
+  clip: null
+};
+function clampScale(self, val, scaleMin, scaleMax, scaleKey) {
+  return scaleMin / 10;
+}
+var xScaleOpts = {
+  time: FEAT_TIME,
+  auto: true,
+  distr: 1,
+  log: 10,
+  asinh: 1,
+  min: null,
+  max: null,
+  dir: 1,
+  ori: 0
+};
+var yScaleOpts = assign({}, xScaleOpts, {
+  time: false,
+  ori: 1
+});
+var syncs = {};
+function _sync(key, opts) {
+  let s4 = syncs[key];
+  if (!s4) {
+    s4 = {
+      key,
+      plots: [],
+      sub(plot) {
+        s4.plots.push(plot);
+      },
+      unsub(plot) {
+        s4.plots = s4.plots.filter((c4) => c4 != plot);
+      },
+      pub(type, self, x3, y5, w4, h5, i4) {
+        for (let j4 = 0; j4 < s4.plots.length; j4++)
+          s4.plots[j4] != self && s4.plots[j4].pub(type, self, x3, y5, w4, h5, i4);
+      }
+    };
+    if (key != null)
+      syncs[key] = s4;
+  }
+  return s4;
+}
+var BAND_CLIP_FILL = 1 << 0;
+var BAND_CLIP_STROKE = 1 << 1;
+function orient(u5, seriesIdx, cb) {
+  const mode = u5.mode;
+  const series = u5.series[seriesIdx];
+  const data = mode == 2 ? u5._data[seriesIdx] : u5._data;
+  const scales = u5.scales;
+  const bbox = u5.bbox;
+  let dx = data[0], dy = mode == 2 ? data[1] : data[seriesIdx], sx = mode == 2 ? scales[series.facets[0].scale] : scales[u5.series[0].scale], sy = mode == 2 ? scales[series.facets[1].scale] : scales[series.scale], l5 = bbox.left, t4 = bbox.top, w4 = bbox.width, h5 = bbox.height, H2 = u5.valToPosH, V2 = u5.valToPosV;
+  return sx.ori == 0 ? cb(
+    series,
+    dx,
+    dy,
+    sx,
+    sy,
+    H2,
+    V2,
+    l5,
+    t4,
+    w4,
+    h5,
+    moveToH,
+    lineToH,
+    rectH,
+    arcH,
+    bezierCurveToH
+  ) : cb(
+    series,
+    dx,
+    dy,
+    sx,
+    sy,
+    V2,
+    H2,
+    t4,
+    l5,
+    h5,
+    w4,
+    moveToV,
+    lineToV,
+    rectV,
+    arcV,
+    bezierCurveToV
+  );
+}
+function bandFillClipDirs(self, seriesIdx) {
+  let fillDir = 0;
+  let clipDirs = 0;
+  let bands = ifNull(self.bands, EMPTY_ARR);
+  for (let i4 = 0; i4 < bands.length; i4++) {
+    let b4 = bands[i4];
+    if (b4.series[0] == seriesIdx)
+      fillDir = b4.dir;
+    else if (b4.series[1] == seriesIdx) {
+      if (b4.dir == 1)
+        clipDirs |= 1;
+      else
+        clipDirs |= 2;
+    }
+  }
+  return [
+    fillDir,
+    clipDirs == 1 ? -1 : (
+      // neg only
+      clipDirs == 2 ? 1 : (
+        // pos only
+        clipDirs == 3 ? 2 : (
+          // both
+          0
+        )
+      )
+    )
+  ];
+}
+function seriesFillTo(self, seriesIdx, dataMin, dataMax, bandFillDir) {
+  let mode = self.mode;
+  let series = self.series[seriesIdx];
+  let scaleKey = mode == 2 ? series.facets[1].scale : series.scale;
+  let scale = self.scales[scaleKey];
+  return bandFillDir == -1 ? scale.min : bandFillDir == 1 ? scale.max : scale.distr == 3 ? scale.dir == 1 ? scale.min : scale.max : 0;
+}
+function clipBandLine(self, seriesIdx, idx0, idx1, strokePath, clipDir) {
+  return orient(self, seriesIdx, (series, dataX, dataY, scaleX, scaleY, valToPosX, valToPosY, xOff, yOff, xDim, yDim) => {
+    let pxRound = series.pxRound;
+    const dir = scaleX.dir * (scaleX.ori == 0 ? 1 : -1);
+    const lineTo = scaleX.ori == 0 ? lineToH : lineToV;
+    let frIdx, toIdx;
+    if (dir == 1) {
+      frIdx = idx0;
+      toIdx = idx1;
+    } else {
+      frIdx = idx1;
+      toIdx = idx0;
+    }
+    let x0 = pxRound(valToPosX(dataX[frIdx], scaleX, xDim, xOff));
+    let y0 = pxRound(valToPosY(dataY[frIdx], scaleY, yDim, yOff));
+    let x1 = pxRound(valToPosX(dataX[toIdx], scaleX, xDim, xOff));
+    let yLimit = pxRound(valToPosY(clipDir == 1 ? scaleY.max : scaleY.min, scaleY, yDim, yOff));
+    let clip = new Path2D(strokePath);
+    lineTo(clip, x1, yLimit);
+    lineTo(clip, x0, yLimit);
+    lineTo(clip, x0, y0);
+    return clip;
+  });
+}
+function clipGaps(gaps2, ori, plotLft, plotTop, plotWid, plotHgt) {
+  let clip = null;
+  if (gaps2.length > 0) {
+    clip = new Path2D();
+    const rect2 = ori == 0 ? rectH : rectV;
+    let prevGapEnd = plotLft;
+    for (let i4 = 0; i4 < gaps2.length; i4++) {
+      let g4 = gaps2[i4];
+      if (g4[1] > g4[0]) {
+        let w5 = g4[0] - prevGapEnd;
+        w5 > 0 && rect2(clip, prevGapEnd, plotTop, w5, plotTop + plotHgt);
+        prevGapEnd = g4[1];
+      }
+    }
+    let w4 = plotLft + plotWid - prevGapEnd;
+    let maxStrokeWidth = 10;
+    w4 > 0 && rect2(clip, prevGapEnd, plotTop - maxStrokeWidth / 2, w4, plotTop + plotHgt + maxStrokeWidth);
+  }
+  return clip;
+}
+function addGap(gaps2, fromX, toX) {
+  let prevGap = gaps2[gaps2.length - 1];
+  if (prevGap && prevGap[0] == fromX)
+    prevGap[1] = toX;
+  else
+    gaps2.push([fromX, toX]);
+}
+function findGaps(xs, ys, idx0, idx1, dir, pixelForX, align) {
+  let gaps2 = [];
+  let len = xs.length;
+  for (let i4 = dir == 1 ? idx0 : idx1; i4 >= idx0 && i4 <= idx1; i4 += dir) {
+    let yVal = ys[i4];
+    if (yVal === null) {
+      let fr = i4, to = i4;
+      if (dir == 1) {
+        while (++i4 <= idx1 && ys[i4] === null)
+          to = i4;
+      } else {
+        while (--i4 >= idx0 && ys[i4] === null)
+          to = i4;
+      }
+      let frPx = pixelForX(xs[fr]);
+      let toPx = to == fr ? frPx : pixelForX(xs[to]);
+      let fri2 = fr - dir;
+      let frPx2 = align <= 0 && fri2 >= 0 && fri2 < len ? pixelForX(xs[fri2]) : frPx;
+      frPx = frPx2;
+      let toi2 = to + dir;
+      let toPx2 = align >= 0 && toi2 >= 0 && toi2 < len ? pixelForX(xs[toi2]) : toPx;
+      toPx = toPx2;
+      if (toPx >= frPx)
+        gaps2.push([frPx, toPx]);
+    }
+  }
+  return gaps2;
+}
+function pxRoundGen(pxAlign) {
+  return pxAlign == 0 ? retArg0 : pxAlign == 1 ? round : (v4) => incrRound(v4, pxAlign);
+}
+function rect(ori) {
+  let moveTo = ori == 0 ? moveToH : moveToV;
+  let arcTo = ori == 0 ? (p5, x1, y1, x22, y22, r4) => {
+    p5.arcTo(x1, y1, x22, y22, r4);
+  } : (p5, y1, x1, y22, x22, r4) => {
+    p5.arcTo(x1, y1, x22, y22, r4);
+  };
+  let rect2 = ori == 0 ? (p5, x3, y5, w4, h5) => {
+    p5.rect(x3, y5, w4, h5);
+  } : (p5, y5, x3, h5, w4) => {
+    p5.rect(x3, y5, w4, h5);
+  };
+  return (p5, x3, y5, w4, h5, endRad = 0, baseRad = 0) => {
+    if (endRad == 0 && baseRad == 0)
+      rect2(p5, x3, y5, w4, h5);
+    else {
+      endRad = min(endRad, w4 / 2, h5 / 2);
+      baseRad = min(baseRad, w4 / 2, h5 / 2);
+      moveTo(p5, x3 + endRad, y5);
+      arcTo(p5, x3 + w4, y5, x3 + w4, y5 + h5, endRad);
+      arcTo(p5, x3 + w4, y5 + h5, x3, y5 + h5, baseRad);
+      arcTo(p5, x3, y5 + h5, x3, y5, baseRad);
+      arcTo(p5, x3, y5, x3 + w4, y5, endRad);
+      p5.closePath();
+    }
+  };
+}
+var moveToH = (p5, x3, y5) => {
+  p5.moveTo(x3, y5);
+};
+var moveToV = (p5, y5, x3) => {
+  p5.moveTo(x3, y5);
+};
+var lineToH = (p5, x3, y5) => {
+  p5.lineTo(x3, y5);
+};
+var lineToV = (p5, y5, x3) => {
+  p5.lineTo(x3, y5);
+};
+var rectH = rect(0);
+var rectV = rect(1);
+var arcH = (p5, x3, y5, r4, startAngle, endAngle) => {
+  p5.arc(x3, y5, r4, startAngle, endAngle);
+};
+var arcV = (p5, y5, x3, r4, startAngle, endAngle) => {
+  p5.arc(x3, y5, r4, startAngle, endAngle);
+};
+var bezierCurveToH = (p5, bp1x, bp1y, bp2x, bp2y, p2x, p2y) => {
+  p5.bezierCurveTo(bp1x, bp1y, bp2x, bp2y, p2x, p2y);
+};
+var bezierCurveToV = (p5, bp1y, bp1x, bp2y, bp2x, p2y, p2x) => {
+  p5.bezierCurveTo(bp1x, bp1y, bp2x, bp2y, p2x, p2y);
+};
+function points(opts) {
+  return (u5, seriesIdx, idx0, idx1, filtIdxs) => {
+    return orient(u5, seriesIdx, (series, dataX, dataY, scaleX, scaleY, valToPosX, valToPosY, xOff, yOff, xDim, yDim) => {
+      let { pxRound, points: points2 } = series;
+      let moveTo, arc;
+      if (scaleX.ori == 0) {
+        moveTo = moveToH;
+        arc = arcH;
+      } else {
+        moveTo = moveToV;
+        arc = arcV;
+      }
+      const width = roundDec(points2.width * pxRatio, 3);
+      let rad = (points2.size - points2.width) / 2 * pxRatio;
+      let dia = roundDec(rad * 2, 3);
+      let fill2 = new Path2D();
+      let clip = new Path2D();
+      let { left: lft, top, width: wid, height: hgt } = u5.bbox;
+      rectH(
+        clip,
+        lft - dia,
+        top - dia,
+        wid + dia * 2,
+        hgt + dia * 2
+      );
+      const drawPoint = (pi) => {
+        if (dataY[pi] != null) {
+          let x3 = pxRound(valToPosX(dataX[pi], scaleX, xDim, xOff));
+          let y5 = pxRound(valToPosY(dataY[pi], scaleY, yDim, yOff));
+          moveTo(fill2, x3 + rad, y5);
+          arc(fill2, x3, y5, rad, 0, PI * 2);
+        }
+      };
+      if (filtIdxs)
+        filtIdxs.forEach(drawPoint);
+      else {
+        for (let pi = idx0; pi <= idx1; pi++)
+          drawPoint(pi);
+      }
+      return {
+        stroke: width > 0 ? fill2 : null,
+        fill: fill2,
+        clip,
+        flags: BAND_CLIP_FILL | BAND_CLIP_STROKE
+      };
+    });
+  };
+}
+function _drawAcc(lineTo) {
+  return (stroke, accX, minY, maxY, inY, outY) => {
+    if (minY != maxY) {
+      if (inY != minY && outY != minY)
+        lineTo(stroke, accX, minY);
+      if (inY != maxY && outY != maxY)
+        lineTo(stroke, accX, maxY);
+      lineTo(stroke, accX, outY);
+    }
+  };
+}
+var drawAccH = _drawAcc(lineToH);
+var drawAccV = _drawAcc(lineToV);
+function linear(opts) {
+  const alignGaps = ifNull(opts?.alignGaps, 0);
+  return (u5, seriesIdx, idx0, idx1) => {
+    return orient(u5, seriesIdx, (series, dataX, dataY, scaleX, scaleY, valToPosX, valToPosY, xOff, yOff, xDim, yDim) => {
+      [idx0, idx1] = nonNullIdxs(dataY, idx0, idx1);
+      let pxRound = series.pxRound;
+      let pixelForX = (val) => pxRound(valToPosX(val, scaleX, xDim, xOff));
+      let pixelForY = (val) => pxRound(valToPosY(val, scaleY, yDim, yOff));
+      let lineTo, drawAcc;
+      if (scaleX.ori == 0) {
+        lineTo = lineToH;
+        drawAcc = drawAccH;
+      } else {
+        lineTo = lineToV;
+        drawAcc = drawAccV;
+      }
+      const dir = scaleX.dir * (scaleX.ori == 0 ? 1 : -1);
+      const _paths = { stroke: new Path2D(), fill: null, clip: null, band: null, gaps: null, flags: BAND_CLIP_FILL };
+      const stroke = _paths.stroke;
+      let hasGap = false;
+      const decimate = idx1 - idx0 >= xDim * 4;
+      if (decimate) {
+        let xForPixel = (pos) => u5.posToVal(pos, scaleX.key, true);
+        let minY = null, maxY = null, inY, outY, drawnAtX;
+        let accX = pixelForX(dataX[dir == 1 ? idx0 : idx1]);
+        let idx0px = pixelForX(dataX[idx0]);
+        let idx1px = pixelForX(dataX[idx1]);
+        let nextAccXVal = xForPixel(dir == 1 ? idx0px + 1 : idx1px - 1);
+        for (let i4 = dir == 1 ? idx0 : idx1; i4 >= idx0 && i4 <= idx1; i4 += dir) {
+          let xVal = dataX[i4];
+          let reuseAccX = dir == 1 ? xVal < nextAccXVal : xVal > nextAccXVal;
+          let x3 = reuseAccX ? accX : pixelForX(xVal);
+          let yVal = dataY[i4];
+          if (x3 == accX) {
+            if (yVal != null) {
+              outY = yVal;
+              if (minY == null) {
+                lineTo(stroke, x3, pixelForY(outY));
+                inY = minY = maxY = outY;
+              } else {
+                if (outY < minY)
+                  minY = outY;
+                else if (outY > maxY)
+                  maxY = outY;
+              }
+            } else {
+              if (yVal === null)
+                hasGap = true;
+            }
+          } else {
+            if (minY != null)
+              drawAcc(stroke, accX, pixelForY(minY), pixelForY(maxY), pixelForY(inY), pixelForY(outY));
+            if (yVal != null) {
+              outY = yVal;
+              lineTo(stroke, x3, pixelForY(outY));
+              minY = maxY = inY = outY;
+            } else {
+              minY = maxY = null;
+              if (yVal === null)
+                hasGap = true;
+            }
+            accX = x3;
+            nextAccXVal = xForPixel(accX + dir);
+          }
+        }
+        if (minY != null && minY != maxY && drawnAtX != accX)
+          drawAcc(stroke, accX, pixelForY(minY), pixelForY(maxY), pixelForY(inY), pixelForY(outY));
+      } else {
+        for (let i4 = dir == 1 ? idx0 : idx1; i4 >= idx0 && i4 <= idx1; i4 += dir) {
+          let yVal = dataY[i4];
+          if (yVal === null)
+            hasGap = true;
+          else if (yVal != null)
+            lineTo(stroke, pixelForX(dataX[i4]), pixelForY(yVal));
+        }
+      }
+      let [bandFillDir, bandClipDir] = bandFillClipDirs(u5, seriesIdx);
+      if (series.fill != null || bandFillDir != 0) {
+        let fill2 = _paths.fill = new Path2D(stroke);
+        let fillToVal = series.fillTo(u5, seriesIdx, series.min, series.max, bandFillDir);
+        let fillToY = pixelForY(fillToVal);
+        let frX = pixelForX(dataX[idx0]);
+        let toX = pixelForX(dataX[idx1]);
+        if (dir == -1)
+          [toX, frX] = [frX, toX];
+        lineTo(fill2, toX, fillToY);
+        lineTo(fill2, frX, fillToY);
+      }
+      if (!series.spanGaps) {
+        let gaps2 = [];
+        hasGap && gaps2.push(...findGaps(dataX, dataY, idx0, idx1, dir, pixelForX, alignGaps));
+        _paths.gaps = gaps2 = series.gaps(u5, seriesIdx, idx0, idx1, gaps2);
+        _paths.clip = clipGaps(gaps2, scaleX.ori, xOff, yOff, xDim, yDim);
+      }
+      if (bandClipDir != 0) {
+        _paths.band = bandClipDir == 2 ? [
+          clipBandLine(u5, seriesIdx, idx0, idx1, stroke, -1),
+          clipBandLine(u5, seriesIdx, idx0, idx1, stroke, 1)
+        ] : clipBandLine(u5, seriesIdx, idx0, idx1, stroke, bandClipDir);
+      }
+      return _paths;
+    });
+  };
+}
+function stepped(opts) {
+  const align = ifNull(opts.align, 1);
+  const ascDesc = ifNull(opts.ascDesc, false);
+  const alignGaps = ifNull(opts.alignGaps, 0);
+  const extend = ifNull(opts.extend, false);
+  return (u5, seriesIdx, idx0, idx1) => {
+    return orient(u5, seriesIdx, (series, dataX, dataY, scaleX, scaleY, valToPosX, valToPosY, xOff, yOff, xDim, yDim) => {
+      [idx0, idx1] = nonNullIdxs(dataY, idx0, idx1);
+      let pxRound = series.pxRound;
+      let { left, width } = u5.bbox;
+      let pixelForX = (val) => pxRound(valToPosX(val, scaleX, xDim, xOff));
+      let pixelForY = (val) => pxRound(valToPosY(val, scaleY, yDim, yOff));
+      let lineTo = scaleX.ori == 0 ? lineToH : lineToV;
+      const _paths = { stroke: new Path2D(), fill: null, clip: null, band: null, gaps: null, flags: BAND_CLIP_FILL };
+      const stroke = _paths.stroke;
+      const dir = scaleX.dir * (scaleX.ori == 0 ? 1 : -1);
+      let prevYPos = pixelForY(dataY[dir == 1 ? idx0 : idx1]);
+      let firstXPos = pixelForX(dataX[dir == 1 ? idx0 : idx1]);
+      let prevXPos = firstXPos;
+      let firstXPosExt = firstXPos;
+      if (extend && align == -1) {
+        firstXPosExt = left;
+        lineTo(stroke, firstXPosExt, prevYPos);
+      }
+      lineTo(stroke, firstXPos, prevYPos);
+      for (let i4 = dir == 1 ? idx0 : idx1; i4 >= idx0 && i4 <= idx1; i4 += dir) {
+        let yVal1 = dataY[i4];
+        if (yVal1 == null)
+          continue;
+        let x1 = pixelForX(dataX[i4]);
+        let y1 = pixelForY(yVal1);
+        if (align == 1)
+          lineTo(stroke, x1, prevYPos);
+        else
+          lineTo(stroke, prevXPos, y1);
+        lineTo(stroke, x1, y1);
+        prevYPos = y1;
+        prevXPos = x1;
+      }
+      let prevXPosExt = prevXPos;
+      if (extend && align == 1) {
+        prevXPosExt = left + width;
+        lineTo(stroke, prevXPosExt, prevYPos);
+      }
+      let [bandFillDir, bandClipDir] = bandFillClipDirs(u5, seriesIdx);
+      if (series.fill != null || bandFillDir != 0) {
+        let fill2 = _paths.fill = new Path2D(stroke);
+        let fillTo = series.fillTo(u5, seriesIdx, series.min, series.max, bandFillDir);
+        let fillToY = pixelForY(fillTo);
+        lineTo(fill2, prevXPosExt, fillToY);
+        lineTo(fill2, firstXPosExt, fillToY);
+      }
+      if (!series.spanGaps) {
+        let gaps2 = [];
+        gaps2.push(...findGaps(dataX, dataY, idx0, idx1, dir, pixelForX, alignGaps));
+        let halfStroke = series.width * pxRatio / 2;
+        let startsOffset = ascDesc || align == 1 ? halfStroke : -halfStroke;
+        let endsOffset = ascDesc || align == -1 ? -halfStroke : halfStroke;
+        gaps2.forEach((g4) => {
+          g4[0] += startsOffset;
+          g4[1] += endsOffset;
+        });
+        _paths.gaps = gaps2 = series.gaps(u5, seriesIdx, idx0, idx1, gaps2);
+        _paths.clip = clipGaps(gaps2, scaleX.ori, xOff, yOff, xDim, yDim);
+      }
+      if (bandClipDir != 0) {
+        _paths.band = bandClipDir == 2 ? [
+          clipBandLine(u5, seriesIdx, idx0, idx1, stroke, -1),
+          clipBandLine(u5, seriesIdx, idx0, idx1, stroke, 1)
+        ] : clipBandLine(u5, seriesIdx, idx0, idx1, stroke, bandClipDir);
+      }
+      return _paths;
+    });
+  };
+}
+function findColWidth(dataX, dataY, valToPosX, scaleX, xDim, xOff, colWid = inf) {
+  if (dataX.length > 1) {
+    let prevIdx = null;
+    for (let i4 = 0, minDelta = Infinity; i4 < dataX.length; i4++) {
+      if (dataY[i4] !== void 0) {
+        if (prevIdx != null) {
+          let delta = abs(dataX[i4] - dataX[prevIdx]);
+          if (delta < minDelta) {
+            minDelta = delta;
+            colWid = abs(valToPosX(dataX[i4], scaleX, xDim, xOff) - valToPosX(dataX[prevIdx], scaleX, xDim, xOff));
+          }
+        }
+        prevIdx = i4;
+      }
+    }
+  }
+  return colWid;
+}
+function bars(opts) {
+  opts = opts || EMPTY_OBJ;
+  const size = ifNull(opts.size, [0.6, inf, 1]);
+  const align = opts.align || 0;
+  const _extraGap = opts.gap || 0;
+  let ro = opts.radius;
+  ro = // [valueRadius, baselineRadius]
+  ro == null ? [0, 0] : typeof ro == "number" ? [ro, 0] : ro;
+  const radiusFn = fnOrSelf(ro);
+  const gapFactor = 1 - size[0];
+  const _maxWidth = ifNull(size[1], inf);
+  const _minWidth = ifNull(size[2], 1);
+  const disp = ifNull(opts.disp, EMPTY_OBJ);
+  const _each = ifNull(opts.each, (_6) => {
+  });
+  const { fill: dispFills, stroke: dispStrokes } = disp;
+  return (u5, seriesIdx, idx0, idx1) => {
+    return orient(u5, seriesIdx, (series, dataX, dataY, scaleX, scaleY, valToPosX, valToPosY, xOff, yOff, xDim, yDim) => {
+      let pxRound = series.pxRound;
+      let _align = align;
+      let extraGap = _extraGap * pxRatio;
+      let maxWidth = _maxWidth * pxRatio;
+      let minWidth = _minWidth * pxRatio;
+      let valRadius, baseRadius;
+      if (scaleX.ori == 0)
+        [valRadius, baseRadius] = radiusFn(u5, seriesIdx);
+      else
+        [baseRadius, valRadius] = radiusFn(u5, seriesIdx);
+      const _dirX = scaleX.dir * (scaleX.ori == 0 ? 1 : -1);
+      let rect2 = scaleX.ori == 0 ? rectH : rectV;
+      let each = scaleX.ori == 0 ? _each : (u6, seriesIdx2, i4, top, lft, hgt, wid) => {
+        _each(u6, seriesIdx2, i4, lft, top, wid, hgt);
+      };
+      let band = ifNull(u5.bands, EMPTY_ARR).find((b4) => b4.series[0] == seriesIdx);
+      let fillDir = band != null ? band.dir : 0;
+      let fillTo = series.fillTo(u5, seriesIdx, series.min, series.max, fillDir);
+      let fillToY = pxRound(valToPosY(fillTo, scaleY, yDim, yOff));
+      let xShift, barWid, fullGap, colWid = xDim;
+      let strokeWidth = pxRound(series.width * pxRatio);
+      let multiPath = false;
+      let fillColors = null;
+      let fillPaths = null;
+      let strokeColors = null;
+      let strokePaths = null;
+      if (dispFills != null && (strokeWidth == 0 || dispStrokes != null)) {
+        multiPath = true;
+        fillColors = dispFills.values(u5, seriesIdx, idx0, idx1);
+        fillPaths = /* @__PURE__ */ new Map();
+        new Set(fillColors).forEach((color) => {
+          if (color != null)
+            fillPaths.set(color, new Path2D());
+        });
+        if (strokeWidth > 0) {
+          strokeColors = dispStrokes.values(u5, seriesIdx, idx0, idx1);
+          strokePaths = /* @__PURE__ */ new Map();
+          new Set(strokeColors).forEach((color) => {
+            if (color != null)
+              strokePaths.set(color, new Path2D());
+          });
+        }
+      }
+      let { x0, size: size2 } = disp;
+      if (x0 != null && size2 != null) {
+        _align = 1;
+        dataX = x0.values(u5, seriesIdx, idx0, idx1);
+        if (x0.unit == 2)
+          dataX = dataX.map((pct) => u5.posToVal(xOff + pct * xDim, scaleX.key, true));
+        let sizes = size2.values(u5, seriesIdx, idx0, idx1);
+        if (size2.unit == 2)
+          barWid = sizes[0] * xDim;
+        else
+          barWid = valToPosX(sizes[0], scaleX, xDim, xOff) - valToPosX(0, scaleX, xDim, xOff);
+        colWid = findColWidth(dataX, dataY, valToPosX, scaleX, xDim, xOff, colWid);
+        let gapWid = colWid - barWid;
+        fullGap = gapWid + extraGap;
+      } else {
+        colWid = findColWidth(dataX, dataY, valToPosX, scaleX, xDim, xOff, colWid);
+        let gapWid = colWid * gapFactor;
+        fullGap = gapWid + extraGap;
+        barWid = colWid - fullGap;
+      }
+      if (fullGap < 1)
+        fullGap = 0;
+      if (strokeWidth >= barWid / 2)
+        strokeWidth = 0;
+      if (fullGap < 5)
+        pxRound = retArg0;
+      let insetStroke = fullGap > 0;
+      let rawBarWid = colWid - fullGap - (insetStroke ? strokeWidth : 0);
+      barWid = pxRound(clamp(rawBarWid, minWidth, maxWidth));
+      xShift = (_align == 0 ? barWid / 2 : _align == _dirX ? 0 : barWid) - _align * _dirX * ((_align == 0 ? extraGap / 2 : 0) + (insetStroke ? strokeWidth / 2 : 0));
+      const _paths = { stroke: null, fill: null, clip: null, band: null, gaps: null, flags: 0 };
+      const stroke = multiPath ? null : new Path2D();
+      let dataY0 = null;
+      if (band != null)
+        dataY0 = u5.data[band.series[1]];
+      else {
+        let { y0, y1 } = disp;
+        if (y0 != null && y1 != null) {
+          dataY = y1.values(u5, seriesIdx, idx0, idx1);
+          dataY0 = y0.values(u5, seriesIdx, idx0, idx1);
+        }
+      }
+      let radVal = valRadius * barWid;
+      let radBase = baseRadius * barWid;
+      for (let i4 = _dirX == 1 ? idx0 : idx1; i4 >= idx0 && i4 <= idx1; i4 += _dirX) {
+        let yVal = dataY[i4];
+        if (yVal == null)
+          continue;
+        if (dataY0 != null) {
+          let yVal0 = dataY0[i4] ?? 0;
+          if (yVal - yVal0 == 0)
+            continue;
+          fillToY = valToPosY(yVal0, scaleY, yDim, yOff);
+        }
+        let xVal = scaleX.distr != 2 || disp != null ? dataX[i4] : i4;
+        let xPos = valToPosX(xVal, scaleX, xDim, xOff);
+        let yPos = valToPosY(ifNull(yVal, fillTo), scaleY, yDim, yOff);
+        let lft = pxRound(xPos - xShift);
+        let btm = pxRound(max(yPos, fillToY));
+        let top = pxRound(min(yPos, fillToY));
+        let barHgt = btm - top;
+        if (yVal != null) {
+          let rv = yVal < 0 ? radBase : radVal;
+          let rb = yVal < 0 ? radVal : radBase;
+          if (multiPath) {
+            if (strokeWidth > 0 && strokeColors[i4] != null)
+              rect2(strokePaths.get(strokeColors[i4]), lft, top + floor(strokeWidth / 2), barWid, max(0, barHgt - strokeWidth), rv, rb);
+            if (fillColors[i4] != null)
+              rect2(fillPaths.get(fillColors[i4]), lft, top + floor(strokeWidth / 2), barWid, max(0, barHgt - strokeWidth), rv, rb);
+          } else
+            rect2(stroke, lft, top + floor(strokeWidth / 2), barWid, max(0, barHgt - strokeWidth), rv, rb);
+          each(
+            u5,
+            seriesIdx,
+            i4,
+            lft - strokeWidth / 2,
+            top,
+            barWid + strokeWidth,
+            barHgt
+          );
+        }
+      }
+      if (strokeWidth > 0)
+        _paths.stroke = multiPath ? strokePaths : stroke;
+      else if (!multiPath) {
+        _paths._fill = series.width == 0 ? series._fill : series._stroke ?? series._fill;
+        _paths.width = 0;
+      }
+      _paths.fill = multiPath ? fillPaths : stroke;
+      return _paths;
+    });
+  };
+}
+function splineInterp(interp, opts) {
+  const alignGaps = ifNull(opts?.alignGaps, 0);
+  return (u5, seriesIdx, idx0, idx1) => {
+    return orient(u5, seriesIdx, (series, dataX, dataY, scaleX, scaleY, valToPosX, valToPosY, xOff, yOff, xDim, yDim) => {
+      [idx0, idx1] = nonNullIdxs(dataY, idx0, idx1);
+      let pxRound = series.pxRound;
+      let pixelForX = (val) => pxRound(valToPosX(val, scaleX, xDim, xOff));
+      let pixelForY = (val) => pxRound(valToPosY(val, scaleY, yDim, yOff));
+      let moveTo, bezierCurveTo, lineTo;
+      if (scaleX.ori == 0) {
+        moveTo = moveToH;
+        lineTo = lineToH;
+        bezierCurveTo = bezierCurveToH;
+      } else {
+        moveTo = moveToV;
+        lineTo = lineToV;
+        bezierCurveTo = bezierCurveToV;
+      }
+      const dir = scaleX.dir * (scaleX.ori == 0 ? 1 : -1);
+      let firstXPos = pixelForX(dataX[dir == 1 ? idx0 : idx1]);
+      let prevXPos = firstXPos;
+      let xCoords = [];
+      let yCoords = [];
+      for (let i4 = dir == 1 ? idx0 : idx1; i4 >= idx0 && i4 <= idx1; i4 += dir) {
+        let yVal = dataY[i4];
+        if (yVal != null) {
+          let xVal = dataX[i4];
+          let xPos = pixelForX(xVal);
+          xCoords.push(prevXPos = xPos);
+          yCoords.push(pixelForY(dataY[i4]));
+        }
+      }
+      const _paths = { stroke: interp(xCoords, yCoords, moveTo, lineTo, bezierCurveTo, pxRound), fill: null, clip: null, band: null, gaps: null, flags: BAND_CLIP_FILL };
+      const stroke = _paths.stroke;
+      let [bandFillDir, bandClipDir] = bandFillClipDirs(u5, seriesIdx);
+      if (series.fill != null || bandFillDir != 0) {
+        let fill2 = _paths.fill = new Path2D(stroke);
+        let fillTo = series.fillTo(u5, seriesIdx, series.min, series.max, bandFillDir);
+        let fillToY = pixelForY(fillTo);
+        lineTo(fill2, prevXPos, fillToY);
+        lineTo(fill2, firstXPos, fillToY);
+      }
+      if (!series.spanGaps) {
+        let gaps2 = [];
+        gaps2.push(...findGaps(dataX, dataY, idx0, idx1, dir, pixelForX, alignGaps));
+        _paths.gaps = gaps2 = series.gaps(u5, seriesIdx, idx0, idx1, gaps2);
+        _paths.clip = clipGaps(gaps2, scaleX.ori, xOff, yOff, xDim, yDim);
+      }
+      if (bandClipDir != 0) {
+        _paths.band = bandClipDir == 2 ? [
+          clipBandLine(u5, seriesIdx, idx0, idx1, stroke, -1),
+          clipBandLine(u5, seriesIdx, idx0, idx1, stroke, 1)
+        ] : clipBandLine(u5, seriesIdx, idx0, idx1, stroke, bandClipDir);
+      }
+      return _paths;
+    });
+  };
+}
+function monotoneCubic(opts) {
+  return splineInterp(_monotoneCubic, opts);
+}
+function _monotoneCubic(xs, ys, moveTo, lineTo, bezierCurveTo, pxRound) {
+  const n3 = xs.length;
+  if (n3 < 2)
+    return null;
+  const path = new Path2D();
+  moveTo(path, xs[0], ys[0]);
+  if (n3 == 2)
+    lineTo(path, xs[1], ys[1]);
+  else {
+    let ms = Array(n3), ds = Array(n3 - 1), dys = Array(n3 - 1), dxs = Array(n3 - 1);
+    for (let i4 = 0; i4 < n3 - 1; i4++) {
+      dys[i4] = ys[i4 + 1] - ys[i4];
+      dxs[i4] = xs[i4 + 1] - xs[i4];
+      ds[i4] = dys[i4] / dxs[i4];
+    }
+    ms[0] = ds[0];
+    for (let i4 = 1; i4 < n3 - 1; i4++) {
+      if (ds[i4] === 0 || ds[i4 - 1] === 0 || ds[i4 - 1] > 0 !== ds[i4] > 0)
+        ms[i4] = 0;
+      else {
+        ms[i4] = 3 * (dxs[i4 - 1] + dxs[i4]) / ((2 * dxs[i4] + dxs[i4 - 1]) / ds[i4 - 1] + (dxs[i4] + 2 * dxs[i4 - 1]) / ds[i4]);
+        if (!isFinite(ms[i4]))
+          ms[i4] = 0;
+      }
+    }
+    ms[n3 - 1] = ds[n3 - 2];
+    for (let i4 = 0; i4 < n3 - 1; i4++) {
+      bezierCurveTo(
+        path,
+        xs[i4] + dxs[i4] / 3,
+        ys[i4] + ms[i4] * dxs[i4] / 3,
+        xs[i4 + 1] - dxs[i4] / 3,
+        ys[i4 + 1] - ms[i4 + 1] * dxs[i4] / 3,
+        xs[i4 + 1],
+        ys[i4 + 1]
+      );
+    }
+  }
+  return path;
+}
+var cursorPlots = /* @__PURE__ */ new Set();
+function invalidateRects() {
+  for (let u5 of cursorPlots)
+    u5.syncRect(true);
+}
+if (domEnv) {
+  on(resize, win, invalidateRects);
+  on(scroll, win, invalidateRects, true);
+  on(dppxchange, win, () => {
+    uPlot.pxRatio = pxRatio;
+  });
+}
+var linearPath = linear();
+var pointsPath = points();
+function setDefaults(d4, xo, yo, initY) {
+  let d22 = initY ? [d4[0], d4[1]].concat(d4.slice(2)) : [d4[0]].concat(d4.slice(1));
+  return d22.map((o4, i4) => setDefault(o4, i4, xo, yo));
+}
+function setDefaults2(d4, xyo) {
+  return d4.map((o4, i4) => i4 == 0 ? {} : assign({}, xyo, o4));
+}
+function setDefault(o4, i4, xo, yo) {
+  return assign({}, i4 == 0 ? xo : yo, o4);
+}
+function snapNumX(self, dataMin, dataMax) {
+  return dataMin == null ? nullNullTuple : [dataMin, dataMax];
+}
+var snapTimeX = snapNumX;
+function snapNumY(self, dataMin, dataMax) {
+  return dataMin == null ? nullNullTuple : rangeNum(dataMin, dataMax, rangePad, true);
+}
+function snapLogY(self, dataMin, dataMax, scale) {
+  return dataMin == null ? nullNullTuple : rangeLog(dataMin, dataMax, self.scales[scale].log, false);
+}
+var snapLogX = snapLogY;
+function snapAsinhY(self, dataMin, dataMax, scale) {
+  return dataMin == null ? nullNullTuple : rangeAsinh(dataMin, dataMax, self.scales[scale].log, false);
+}
+var snapAsinhX = snapAsinhY;
+function findIncr(minVal, maxVal, incrs, dim, minSpace) {
+  let intDigits = max(numIntDigits(minVal), numIntDigits(maxVal));
+  let delta = maxVal - minVal;
+  let incrIdx = closestIdx(minSpace / dim * delta, incrs);
+  do {
+    let foundIncr = incrs[incrIdx];
+    let foundSpace = dim * foundIncr / delta;
+    if (foundSpace >= minSpace && intDigits + (foundIncr < 5 ? fixedDec.get(foundIncr) : 0) <= 17)
+      return [foundIncr, foundSpace];
+  } while (++incrIdx < incrs.length);
+  return [0, 0];
+}
+function pxRatioFont(font2) {
+  let fontSize, fontSizeCss;
+  font2 = font2.replace(/(\d+)px/, (m5, p1) => (fontSize = round((fontSizeCss = +p1) * pxRatio)) + "px");
+  return [font2, fontSize, fontSizeCss];
+}
+function syncFontSize(axis) {
+  if (axis.show) {
+    [axis.font, axis.labelFont].forEach((f5) => {
+      let size = roundDec(f5[2] * pxRatio, 1);
+      f5[0] = f5[0].replace(/[0-9.]+px/, size + "px");
+      f5[1] = size;
+    });
+  }
+}
+function uPlot(opts, data, then) {
+  const self = {
+    mode: ifNull(opts.mode, 1)
+  };
+  const mode = self.mode;
+  function getHPos(val, scale, dim, off2) {
+    let pct = scale.valToPct(val);
+    return off2 + dim * (scale.dir == -1 ? 1 - pct : pct);
+  }
+  function getVPos(val, scale, dim, off2) {
+    let pct = scale.valToPct(val);
+    return off2 + dim * (scale.dir == -1 ? pct : 1 - pct);
+  }
+  function getPos(val, scale, dim, off2) {
+    return scale.ori == 0 ? getHPos(val, scale, dim, off2) : getVPos(val, scale, dim, off2);
+  }
+  self.valToPosH = getHPos;
+  self.valToPosV = getVPos;
+  let ready = false;
+  self.status = 0;
+  const root = self.root = placeDiv(UPLOT);
+  if (opts.id != null)
+    root.id = opts.id;
+  addClass(root, opts.class);
+  if (opts.title) {
+    let title = placeDiv(TITLE, root);
+    title.textContent = opts.title;
+  }
+  const can = placeTag("canvas");
+  const ctx = self.ctx = can.getContext("2d");
+  const wrap = placeDiv(WRAP, root);
+  on("click", wrap, (e4) => {
+    if (e4.target === over) {
+      let didDrag = mouseLeft1 != mouseLeft0 || mouseTop1 != mouseTop0;
+      didDrag && drag.click(self, e4);
+    }
+  }, true);
+  const under = self.under = placeDiv(UNDER, wrap);
+  wrap.appendChild(can);
+  const over = self.over = placeDiv(OVER, wrap);
+  opts = copy(opts);
+  const pxAlign = +ifNull(opts.pxAlign, 1);
+  const pxRound = pxRoundGen(pxAlign);
+  (opts.plugins || []).forEach((p5) => {
+    if (p5.opts)
+      opts = p5.opts(self, opts) || opts;
+  });
+  const ms = opts.ms || 1e-3;
+  const series = self.series = mode == 1 ? setDefaults(opts.series || [], xSeriesOpts, ySeriesOpts, false) : setDefaults2(opts.series || [null], xySeriesOpts);
+  const axes = self.axes = setDefaults(opts.axes || [], xAxisOpts, yAxisOpts, true);
+  const scales = self.scales = {};
+  const bands = self.bands = opts.bands || [];
+  bands.forEach((b4) => {
+    b4.fill = fnOrSelf(b4.fill || null);
+    b4.dir = ifNull(b4.dir, -1);
+  });
+  const xScaleKey = mode == 2 ? series[1].facets[0].scale : series[0].scale;
+  const drawOrderMap = {
+    axes: drawAxesGrid,
+    series: drawSeries
+  };
+  const drawOrder = (opts.drawOrder || ["axes", "series"]).map((key2) => drawOrderMap[key2]);
+  function initValToPct(sc) {
+    const getVal = sc.distr == 3 ? (val) => log10(val > 0 ? val : sc.clamp(self, val, sc.min, sc.max, sc.key)) : sc.distr == 4 ? (val) => asinh(val, sc.asinh) : sc.distr == 100 ? (val) => sc.fwd(val) : (val) => val;
+    return (val) => {
+      let _val = getVal(val);
+      let { _min, _max } = sc;
+      let delta = _max - _min;
+      return (_val - _min) / delta;
+    };
+  }
+  function initScale(scaleKey) {
+    let sc = scales[scaleKey];
+    if (sc == null) {
+      let scaleOpts = (opts.scales || EMPTY_OBJ)[scaleKey] || EMPTY_OBJ;
+      if (scaleOpts.from != null) {
+        initScale(scaleOpts.from);
+        let sc2 = assign({}, scales[scaleOpts.from], scaleOpts, { key: scaleKey });
+        sc2.valToPct = initValToPct(sc2);
+        scales[scaleKey] = sc2;
+      } else {
+        sc = scales[scaleKey] = assign({}, scaleKey == xScaleKey ? xScaleOpts : yScaleOpts, scaleOpts);
+        sc.key = scaleKey;
+        let isTime = sc.time;
+        let rn = sc.range;
+        let rangeIsArr = isArr(rn);
+        if (scaleKey != xScaleKey || mode == 2 && !isTime) {
+          if (rangeIsArr && (rn[0] == null || rn[1] == null)) {
+            rn = {
+              min: rn[0] == null ? autoRangePart : {
+                mode: 1,
+                hard: rn[0],
+                soft: rn[0]
+              },
+              max: rn[1] == null ? autoRangePart : {
+                mode: 1,
+                hard: rn[1],
+                soft: rn[1]
+              }
+            };
+            rangeIsArr = false;
+          }
+          if (!rangeIsArr && isObj(rn)) {
+            let cfg = rn;
+            rn = (self2, dataMin, dataMax) => dataMin == null ? nullNullTuple : rangeNum(dataMin, dataMax, cfg);
+          }
+        }
+        sc.range = fnOrSelf(rn || (isTime ? snapTimeX : scaleKey == xScaleKey ? sc.distr == 3 ? snapLogX : sc.distr == 4 ? snapAsinhX : snapNumX : sc.distr == 3 ? snapLogY : sc.distr == 4 ? snapAsinhY : snapNumY));
+        sc.auto = fnOrSelf(rangeIsArr ? false : sc.auto);
+        sc.clamp = fnOrSelf(sc.clamp || clampScale);
+        sc._min = sc._max = null;
+        sc.valToPct = initValToPct(sc);
+      }
+    }
+  }
+  initScale("x");
+  initScale("y");
+  if (mode == 1) {
+    series.forEach((s4) => {
+      initScale(s4.scale);
+    });
+  }
+  axes.forEach((a4) => {
+    initScale(a4.scale);
+  });
+  for (let k4 in opts.scales)
+    initScale(k4);
+  const scaleX = scales[xScaleKey];
+  const xScaleDistr = scaleX.distr;
+  let valToPosX, valToPosY;
+  if (scaleX.ori == 0) {
+    addClass(root, ORI_HZ);
+    valToPosX = getHPos;
+    valToPosY = getVPos;
+  } else {
+    addClass(root, ORI_VT);
+    valToPosX = getVPos;
+    valToPosY = getHPos;
+  }
+  const pendScales = {};
+  for (let k4 in scales) {
+    let sc = scales[k4];
+    if (sc.min != null || sc.max != null) {
+      pendScales[k4] = { min: sc.min, max: sc.max };
+      sc.min = sc.max = null;
+    }
+  }
+  const _tzDate = opts.tzDate || ((ts) => new Date(round(ts / ms)));
+  const _fmtDate = opts.fmtDate || fmtDate;
+  const _timeAxisSplits = ms == 1 ? timeAxisSplitsMs(_tzDate) : timeAxisSplitsS(_tzDate);
+  const _timeAxisVals = timeAxisVals(_tzDate, timeAxisStamps(ms == 1 ? _timeAxisStampsMs : _timeAxisStampsS, _fmtDate));
+  const _timeSeriesVal = timeSeriesVal(_tzDate, timeSeriesStamp(_timeSeriesStamp, _fmtDate));
+  const activeIdxs = [];
+  const legend = self.legend = assign({}, legendOpts, opts.legend);
+  const cursor = self.cursor = assign({}, cursorOpts, { drag: { y: mode == 2 } }, opts.cursor);
+  const showLegend = legend.show;
+  const showCursor = cursor.show;
+  const markers = legend.markers;
+  {
+    legend.idxs = activeIdxs;
+    markers.width = fnOrSelf(markers.width);
+    markers.dash = fnOrSelf(markers.dash);
+    markers.stroke = fnOrSelf(markers.stroke);
+    markers.fill = fnOrSelf(markers.fill);
+  }
+  let legendTable;
+  let legendHead;
+  let legendBody;
+  let legendRows = [];
+  let legendCells = [];
+  let legendCols;
+  let multiValLegend = false;
+  let NULL_LEGEND_VALUES = {};
+  if (legend.live) {
+    const getMultiVals = series[1] ? series[1].values : null;
+    multiValLegend = getMultiVals != null;
+    legendCols = multiValLegend ? getMultiVals(self, 1, 0) : { _: 0 };
+    for (let k4 in legendCols)
+      NULL_LEGEND_VALUES[k4] = LEGEND_DISP;
+  }
+  if (showLegend) {
+    legendTable = placeTag("table", LEGEND, root);
+    legendBody = placeTag("tbody", null, legendTable);
+    legend.mount(self, legendTable);
+    if (multiValLegend) {
+      legendHead = placeTag("thead", null, legendTable, legendBody);
+      let head = placeTag("tr", null, legendHead);
+      placeTag("th", null, head);
+      for (var key in legendCols)
+        placeTag("th", LEGEND_LABEL, head).textContent = key;
+    } else {
+      addClass(legendTable, LEGEND_INLINE);
+      legend.live && addClass(legendTable, LEGEND_LIVE);
+    }
+  }
+  const son = { show: true };
+  const soff = { show: false };
+  function initLegendRow(s4, i4) {
+    if (i4 == 0 && (multiValLegend || !legend.live || mode == 2))
+      return nullNullTuple;
+    let cells = [];
+    let row = placeTag("tr", LEGEND_SERIES, legendBody, legendBody.childNodes[i4]);
+    addClass(row, s4.class);
+    if (!s4.show)
+      addClass(row, OFF);
+    let label = placeTag("th", null, row);
+    if (markers.show) {
+      let indic = placeDiv(LEGEND_MARKER, label);
+      if (i4 > 0) {
+        let width = markers.width(self, i4);
+        if (width)
+          indic.style.border = width + "px " + markers.dash(self, i4) + " " + markers.stroke(self, i4);
+        indic.style.background = markers.fill(self, i4);
+      }
+    }
+    let text = placeDiv(LEGEND_LABEL, label);
+    if (s4.label instanceof HTMLElement)
+      text.appendChild(s4.label);
+    else
+      text.textContent = s4.label;
+    if (i4 > 0) {
+      if (!markers.show)
+        text.style.color = s4.width > 0 ? markers.stroke(self, i4) : markers.fill(self, i4);
+      onMouse("click", label, (e4) => {
+        if (cursor._lock)
+          return;
+        setCursorEvent(e4);
+        let seriesIdx = series.indexOf(s4);
+        if ((e4.ctrlKey || e4.metaKey) != legend.isolate) {
+          let isolate = series.some((s5, i5) => i5 > 0 && i5 != seriesIdx && s5.show);
+          series.forEach((s5, i5) => {
+            i5 > 0 && setSeries(i5, isolate ? i5 == seriesIdx ? son : soff : son, true, syncOpts.setSeries);
+          });
+        } else
+          setSeries(seriesIdx, { show: !s4.show }, true, syncOpts.setSeries);
+      }, false);
+      if (cursorFocus) {
+        onMouse(mouseenter, label, (e4) => {
+          if (cursor._lock)
+            return;
+          setCursorEvent(e4);
+          setSeries(series.indexOf(s4), FOCUS_TRUE, true, syncOpts.setSeries);
+        }, false);
+      }
+    }
+    for (var key2 in legendCols) {
+      let v4 = placeTag("td", LEGEND_VALUE, row);
+      v4.textContent = "--";
+      cells.push(v4);
+    }
+    return [row, cells];
+  }
+  const mouseListeners = /* @__PURE__ */ new Map();
+  function onMouse(ev, targ, fn, onlyTarg = true) {
+    const targListeners = mouseListeners.get(targ) || {};
+    const listener = cursor.bind[ev](self, targ, fn, onlyTarg);
+    if (listener) {
+      on(ev, targ, targListeners[ev] = listener);
+      mouseListeners.set(targ, targListeners);
+    }
+  }
+  function offMouse(ev, targ, fn) {
+    const targListeners = mouseListeners.get(targ) || {};
+    for (let k4 in targListeners) {
+      if (ev == null || k4 == ev) {
+        off(k4, targ, targListeners[k4]);
+        delete targListeners[k4];
+      }
+    }
+    if (ev == null)
+      mouseListeners.delete(targ);
+  }
+  let fullWidCss = 0;
+  let fullHgtCss = 0;
+  let plotWidCss = 0;
+  let plotHgtCss = 0;
+  let plotLftCss = 0;
+  let plotTopCss = 0;
+  let _plotLftCss = plotLftCss;
+  let _plotTopCss = plotTopCss;
+  let _plotWidCss = plotWidCss;
+  let _plotHgtCss = plotHgtCss;
+  let plotLft = 0;
+  let plotTop = 0;
+  let plotWid = 0;
+  let plotHgt = 0;
+  self.bbox = {};
+  let shouldSetScales = false;
+  let shouldSetSize = false;
+  let shouldConvergeSize = false;
+  let shouldSetCursor = false;
+  let shouldSetSelect = false;
+  let shouldSetLegend = false;
+  function _setSize(width, height, force) {
+    if (force || (width != self.width || height != self.height))
+      calcSize(width, height);
+    resetYSeries(false);
+    shouldConvergeSize = true;
+    shouldSetSize = true;
+    commit();
+  }
+  function calcSize(width, height) {
+    self.width = fullWidCss = plotWidCss = width;
+    self.height = fullHgtCss = plotHgtCss = height;
+    plotLftCss = plotTopCss = 0;
+    calcPlotRect();
+    calcAxesRects();
+    let bb = self.bbox;
+    plotLft = bb.left = incrRound(plotLftCss * pxRatio, 0.5);
+    plotTop = bb.top = incrRound(plotTopCss * pxRatio, 0.5);
+    plotWid = bb.width = incrRound(plotWidCss * pxRatio, 0.5);
+    plotHgt = bb.height = incrRound(plotHgtCss * pxRatio, 0.5);
+  }
+  const CYCLE_LIMIT = 3;
+  function convergeSize() {
+    let converged = false;
+    let cycleNum = 0;
+    while (!converged) {
+      cycleNum++;
+      let axesConverged = axesCalc(cycleNum);
+      let paddingConverged = paddingCalc(cycleNum);
+      converged = cycleNum == CYCLE_LIMIT || axesConverged && paddingConverged;
+      if (!converged) {
+        calcSize(self.width, self.height);
+        shouldSetSize = true;
+      }
+    }
+  }
+  function setSize({ width, height }) {
+    _setSize(width, height);
+  }
+  self.setSize = setSize;
+  function calcPlotRect() {
+    let hasTopAxis = false;
+    let hasBtmAxis = false;
+    let hasRgtAxis = false;
+    let hasLftAxis = false;
+    axes.forEach((axis, i4) => {
+      if (axis.show && axis._show) {
+        let { side, _size } = axis;
+        let isVt = side % 2;
+        let labelSize = axis.label != null ? axis.labelSize : 0;
+        let fullSize = _size + labelSize;
+        if (fullSize > 0) {
+          if (isVt) {
+            plotWidCss -= fullSize;
+            if (side == 3) {
+              plotLftCss += fullSize;
+              hasLftAxis = true;
+            } else
+              hasRgtAxis = true;
+          } else {
+            plotHgtCss -= fullSize;
+            if (side == 0) {
+              plotTopCss += fullSize;
+              hasTopAxis = true;
+            } else
+              hasBtmAxis = true;
+          }
+        }
+      }
+    });
+    sidesWithAxes[0] = hasTopAxis;
+    sidesWithAxes[1] = hasRgtAxis;
+    sidesWithAxes[2] = hasBtmAxis;
+    sidesWithAxes[3] = hasLftAxis;
+    plotWidCss -= _padding[1] + _padding[3];
+    plotLftCss += _padding[3];
+    plotHgtCss -= _padding[2] + _padding[0];
+    plotTopCss += _padding[0];
+  }
+  function calcAxesRects() {
+    let off1 = plotLftCss + plotWidCss;
+    let off2 = plotTopCss + plotHgtCss;
+    let off3 = plotLftCss;
+    let off0 = plotTopCss;
+    function incrOffset(side, size) {
+      switch (side) {
+        case 1:
+          off1 += size;
+          return off1 - size;
+        case 2:
+          off2 += size;
+          return off2 - size;
+        case 3:
+          off3 -= size;
+          return off3 + size;
+        case 0:
+          off0 -= size;
+          return off0 + size;
+      }
+    }
+    axes.forEach((axis, i4) => {
+      if (axis.show && axis._show) {
+        let side = axis.side;
+        axis._pos = incrOffset(side, axis._size);
+        if (axis.label != null)
+          axis._lpos = incrOffset(side, axis.labelSize);
+      }
+    });
+  }
+  if (cursor.dataIdx == null) {
+    let hov = cursor.hover;
+    let skip = hov.skip = new Set(hov.skip ?? []);
+    skip.add(void 0);
+    let prox = hov.prox = fnOrSelf(hov.prox);
+    let bias = hov.bias ??= 0;
+    cursor.dataIdx = (self2, seriesIdx, cursorIdx, valAtPosX) => {
+      if (seriesIdx == 0)
+        return cursorIdx;
+      let idx2 = cursorIdx;
+      let _prox = prox(self2, seriesIdx, cursorIdx, valAtPosX) ?? inf;
+      let withProx = _prox >= 0 && _prox < inf;
+      let xDim = scaleX.ori == 0 ? plotWidCss : plotHgtCss;
+      let cursorLft = cursor.left;
+      let xValues = data[0];
+      let yValues = data[seriesIdx];
+      if (skip.has(yValues[cursorIdx])) {
+        idx2 = null;
+        let nonNullLft = null, nonNullRgt = null, j4;
+        if (bias == 0 || bias == -1) {
+          j4 = cursorIdx;
+          while (nonNullLft == null && j4-- > 0) {
+            if (!skip.has(yValues[j4]))
+              nonNullLft = j4;
+          }
+        }
+        if (bias == 0 || bias == 1) {
+          j4 = cursorIdx;
+          while (nonNullRgt == null && j4++ < yValues.length) {
+            if (!skip.has(yValues[j4]))
+              nonNullRgt = j4;
+          }
+        }
+        if (nonNullLft != null || nonNullRgt != null) {
+          if (withProx) {
+            let lftPos = nonNullLft == null ? -Infinity : valToPosX(xValues[nonNullLft], scaleX, xDim, 0);
+            let rgtPos = nonNullRgt == null ? Infinity : valToPosX(xValues[nonNullRgt], scaleX, xDim, 0);
+            let lftDelta = cursorLft - lftPos;
+            let rgtDelta = rgtPos - cursorLft;
+            if (lftDelta <= rgtDelta) {
+              if (lftDelta <= _prox)
+                idx2 = nonNullLft;
+            } else {
+              if (rgtDelta <= _prox)
+                idx2 = nonNullRgt;
+            }
+          } else {
+            idx2 = nonNullRgt == null ? nonNullLft : nonNullLft == null ? nonNullRgt : cursorIdx - nonNullLft <= nonNullRgt - cursorIdx ? nonNullLft : nonNullRgt;
+          }
+        }
+      } else if (withProx) {
+        let dist = abs(cursorLft - valToPosX(xValues[cursorIdx], scaleX, xDim, 0));
+        if (dist > _prox)
+          idx2 = null;
+      }
+      return idx2;
+    };
+  }
+  const setCursorEvent = (e4) => {
+    cursor.event = e4;
+  };
+  cursor.idxs = activeIdxs;
+  cursor._lock = false;
+  let points2 = cursor.points;
+  points2.show = fnOrSelf(points2.show);
+  points2.size = fnOrSelf(points2.size);
+  points2.stroke = fnOrSelf(points2.stroke);
+  points2.width = fnOrSelf(points2.width);
+  points2.fill = fnOrSelf(points2.fill);
+  const focus = self.focus = assign({}, opts.focus || { alpha: 0.3 }, cursor.focus);
+  const cursorFocus = focus.prox >= 0;
+  const cursorOnePt = cursorFocus && points2.one;
+  let cursorPts = [];
+  let cursorPtsLft = [];
+  let cursorPtsTop = [];
+  function initCursorPt(s4, si) {
+    let pt = points2.show(self, si);
+    if (pt instanceof HTMLElement) {
+      addClass(pt, CURSOR_PT);
+      addClass(pt, s4.class);
+      elTrans(pt, -10, -10, plotWidCss, plotHgtCss);
+      over.insertBefore(pt, cursorPts[si]);
+      return pt;
+    }
+  }
+  function initSeries(s4, i4) {
+    if (mode == 1 || i4 > 0) {
+      let isTime = mode == 1 && scales[s4.scale].time;
+      let sv = s4.value;
+      s4.value = isTime ? isStr(sv) ? timeSeriesVal(_tzDate, timeSeriesStamp(sv, _fmtDate)) : sv || _timeSeriesVal : sv || numSeriesVal;
+      s4.label = s4.label || (isTime ? timeSeriesLabel : numSeriesLabel);
+    }
+    if (cursorOnePt || i4 > 0) {
+      s4.width = s4.width == null ? 1 : s4.width;
+      s4.paths = s4.paths || linearPath || retNull;
+      s4.fillTo = fnOrSelf(s4.fillTo || seriesFillTo);
+      s4.pxAlign = +ifNull(s4.pxAlign, pxAlign);
+      s4.pxRound = pxRoundGen(s4.pxAlign);
+      s4.stroke = fnOrSelf(s4.stroke || null);
+      s4.fill = fnOrSelf(s4.fill || null);
+      s4._stroke = s4._fill = s4._paths = s4._focus = null;
+      let _ptDia = ptDia(max(1, s4.width), 1);
+      let points3 = s4.points = assign({}, {
+        size: _ptDia,
+        width: max(1, _ptDia * 0.2),
+        stroke: s4.stroke,
+        space: _ptDia * 2,
+        paths: pointsPath,
+        _stroke: null,
+        _fill: null
+      }, s4.points);
+      points3.show = fnOrSelf(points3.show);
+      points3.filter = fnOrSelf(points3.filter);
+      points3.fill = fnOrSelf(points3.fill);
+      points3.stroke = fnOrSelf(points3.stroke);
+      points3.paths = fnOrSelf(points3.paths);
+      points3.pxAlign = s4.pxAlign;
+    }
+    if (showLegend) {
+      let rowCells = initLegendRow(s4, i4);
+      legendRows.splice(i4, 0, rowCells[0]);
+      legendCells.splice(i4, 0, rowCells[1]);
+      legend.values.push(null);
+    }
+    if (showCursor) {
+      activeIdxs.splice(i4, 0, null);
+      let pt = null;
+      if (cursorOnePt) {
+        if (i4 == 0)
+          pt = initCursorPt(s4, i4);
+      } else if (i4 > 0)
+        pt = initCursorPt(s4, i4);
+      cursorPts.splice(i4, 0, pt);
+      cursorPtsLft.splice(i4, 0, 0);
+      cursorPtsTop.splice(i4, 0, 0);
+    }
+    fire("addSeries", i4);
+  }
+  function addSeries(opts2, si) {
+    si = si == null ? series.length : si;
+    opts2 = mode == 1 ? setDefault(opts2, si, xSeriesOpts, ySeriesOpts) : setDefault(opts2, si, {}, xySeriesOpts);
+    series.splice(si, 0, opts2);
+    initSeries(series[si], si);
+  }
+  self.addSeries = addSeries;
+  function delSeries(i4) {
+    series.splice(i4, 1);
+    if (showLegend) {
+      legend.values.splice(i4, 1);
+      legendCells.splice(i4, 1);
+      let tr = legendRows.splice(i4, 1)[0];
+      offMouse(null, tr.firstChild);
+      tr.remove();
+    }
+    if (showCursor) {
+      activeIdxs.splice(i4, 1);
+      cursorPts.splice(i4, 1)[0].remove();
+      cursorPtsLft.splice(i4, 1);
+      cursorPtsTop.splice(i4, 1);
+    }
+    fire("delSeries", i4);
+  }
+  self.delSeries = delSeries;
+  const sidesWithAxes = [false, false, false, false];
+  function initAxis(axis, i4) {
+    axis._show = axis.show;
+    if (axis.show) {
+      let isVt = axis.side % 2;
+      let sc = scales[axis.scale];
+      if (sc == null) {
+        axis.scale = isVt ? series[1].scale : xScaleKey;
+        sc = scales[axis.scale];
+      }
+      let isTime = sc.time;
+      axis.size = fnOrSelf(axis.size);
+      axis.space = fnOrSelf(axis.space);
+      axis.rotate = fnOrSelf(axis.rotate);
+      if (isArr(axis.incrs)) {
+        axis.incrs.forEach((incr) => {
+          !fixedDec.has(incr) && fixedDec.set(incr, guessDec(incr));
+        });
+      }
+      axis.incrs = fnOrSelf(axis.incrs || (sc.distr == 2 ? wholeIncrs : isTime ? ms == 1 ? timeIncrsMs : timeIncrsS : numIncrs));
+      axis.splits = fnOrSelf(axis.splits || (isTime && sc.distr == 1 ? _timeAxisSplits : sc.distr == 3 ? logAxisSplits : sc.distr == 4 ? asinhAxisSplits : numAxisSplits));
+      axis.stroke = fnOrSelf(axis.stroke);
+      axis.grid.stroke = fnOrSelf(axis.grid.stroke);
+      axis.ticks.stroke = fnOrSelf(axis.ticks.stroke);
+      axis.border.stroke = fnOrSelf(axis.border.stroke);
+      let av = axis.values;
+      axis.values = // static array of tick values
+      isArr(av) && !isArr(av[0]) ? fnOrSelf(av) : (
+        // temporal
+        isTime ? (
+          // config array of fmtDate string tpls
+          isArr(av) ? timeAxisVals(_tzDate, timeAxisStamps(av, _fmtDate)) : (
+            // fmtDate string tpl
+            isStr(av) ? timeAxisVal(_tzDate, av) : av || _timeAxisVals
+          )
+        ) : av || numAxisVals
+      );
+      axis.filter = fnOrSelf(axis.filter || (sc.distr >= 3 && sc.log == 10 ? log10AxisValsFilt : sc.distr == 3 && sc.log == 2 ? log2AxisValsFilt : retArg1));
+      axis.font = pxRatioFont(axis.font);
+      axis.labelFont = pxRatioFont(axis.labelFont);
+      axis._size = axis.size(self, null, i4, 0);
+      axis._space = axis._rotate = axis._incrs = axis._found = // foundIncrSpace
+      axis._splits = axis._values = null;
+      if (axis._size > 0) {
+        sidesWithAxes[i4] = true;
+        axis._el = placeDiv(AXIS, wrap);
+      }
+    }
+  }
+  function autoPadSide(self2, side, sidesWithAxes2, cycleNum) {
+    let [hasTopAxis, hasRgtAxis, hasBtmAxis, hasLftAxis] = sidesWithAxes2;
+    let ori = side % 2;
+    let size = 0;
+    if (ori == 0 && (hasLftAxis || hasRgtAxis))
+      size = side == 0 && !hasTopAxis || side == 2 && !hasBtmAxis ? round(xAxisOpts.size / 3) : 0;
+    if (ori == 1 && (hasTopAxis || hasBtmAxis))
+      size = side == 1 && !hasRgtAxis || side == 3 && !hasLftAxis ? round(yAxisOpts.size / 2) : 0;
+    return size;
+  }
+  const padding = self.padding = (opts.padding || [autoPadSide, autoPadSide, autoPadSide, autoPadSide]).map((p5) => fnOrSelf(ifNull(p5, autoPadSide)));
+  const _padding = self._padding = padding.map((p5, i4) => p5(self, i4, sidesWithAxes, 0));
+  let dataLen;
+  let i0 = null;
+  let i1 = null;
+  const idxs = mode == 1 ? series[0].idxs : null;
+  let data0 = null;
+  let viaAutoScaleX = false;
+  function setData(_data, _resetScales) {
+    data = _data == null ? [] : _data;
+    self.data = self._data = data;
+    if (mode == 2) {
+      dataLen = 0;
+      for (let i4 = 1; i4 < series.length; i4++)
+        dataLen += data[i4][0].length;
+    } else {
+      if (data.length == 0)
+        self.data = self._data = data = [[]];
+      data0 = data[0];
+      dataLen = data0.length;
+      let scaleData = data;
+      if (xScaleDistr == 2) {
+        scaleData = data.slice();
+        let _data0 = scaleData[0] = Array(dataLen);
+        for (let i4 = 0; i4 < dataLen; i4++)
+          _data0[i4] = i4;
+      }
+      self._data = data = scaleData;
+    }
+    resetYSeries(true);
+    fire("setData");
+    if (xScaleDistr == 2) {
+      shouldConvergeSize = true;
+    }
+    if (_resetScales !== false) {
+      let xsc = scaleX;
+      if (xsc.auto(self, viaAutoScaleX))
+        autoScaleX();
+      else
+        _setScale(xScaleKey, xsc.min, xsc.max);
+      shouldSetCursor = shouldSetCursor || cursor.left >= 0;
+      shouldSetLegend = true;
+      commit();
+    }
+  }
+  self.setData = setData;
+  function autoScaleX() {
+    viaAutoScaleX = true;
+    let _min, _max;
+    if (mode == 1) {
+      if (dataLen > 0) {
+        i0 = idxs[0] = 0;
+        i1 = idxs[1] = dataLen - 1;
+        _min = data[0][i0];
+        _max = data[0][i1];
+        if (xScaleDistr == 2) {
+          _min = i0;
+          _max = i1;
+        } else if (_min == _max) {
+          if (xScaleDistr == 3)
+            [_min, _max] = rangeLog(_min, _min, scaleX.log, false);
+          else if (xScaleDistr == 4)
+            [_min, _max] = rangeAsinh(_min, _min, scaleX.log, false);
+          else if (scaleX.time)
+            _max = _min + round(86400 / ms);
+          else
+            [_min, _max] = rangeNum(_min, _max, rangePad, true);
+        }
+      } else {
+        i0 = idxs[0] = _min = null;
+        i1 = idxs[1] = _max = null;
+      }
+    }
+    _setScale(xScaleKey, _min, _max);
+  }
+  let ctxStroke, ctxFill, ctxWidth, ctxDash, ctxJoin, ctxCap, ctxFont, ctxAlign, ctxBaseline;
+  let ctxAlpha;
+  function setCtxStyle(stroke, width, dash, cap, fill2, join2) {
+    stroke ??= transparent;
+    dash ??= EMPTY_ARR;
+    cap ??= "butt";
+    fill2 ??= transparent;
+    join2 ??= "round";
+    if (stroke != ctxStroke)
+      ctx.strokeStyle = ctxStroke = stroke;
+    if (fill2 != ctxFill)
+      ctx.fillStyle = ctxFill = fill2;
+    if (width != ctxWidth)
+      ctx.lineWidth = ctxWidth = width;
+    if (join2 != ctxJoin)
+      ctx.lineJoin = ctxJoin = join2;
+    if (cap != ctxCap)
+      ctx.lineCap = ctxCap = cap;
+    if (dash != ctxDash)
+      ctx.setLineDash(ctxDash = dash);
+  }
+  function setFontStyle(font2, fill2, align, baseline) {
+    if (fill2 != ctxFill)
+      ctx.fillStyle = ctxFill = fill2;
+    if (font2 != ctxFont)
+      ctx.font = ctxFont = font2;
+    if (align != ctxAlign)
+      ctx.textAlign = ctxAlign = align;
+    if (baseline != ctxBaseline)
+      ctx.textBaseline = ctxBaseline = baseline;
+  }
+  function accScale(wsc, psc, facet2, data2, sorted = 0) {
+    if (data2.length > 0 && wsc.auto(self, viaAutoScaleX) && (psc == null || psc.min == null)) {
+      let _i0 = ifNull(i0, 0);
+      let _i1 = ifNull(i1, data2.length - 1);
+      let minMax = facet2.min == null ? getMinMax(data2, _i0, _i1, sorted, wsc.distr == 3) : [facet2.min, facet2.max];
+      wsc.min = min(wsc.min, facet2.min = minMax[0]);
+      wsc.max = max(wsc.max, facet2.max = minMax[1]);
+    }
+  }
+  const AUTOSCALE = { min: null, max: null };
+  function setScales() {
+    for (let k4 in scales) {
+      let sc = scales[k4];
+      if (pendScales[k4] == null && // scales that have never been set (on init)
+      (sc.min == null || // or auto scales when the x scale was explicitly set
+      pendScales[xScaleKey] != null && sc.auto(self, viaAutoScaleX))) {
+        pendScales[k4] = AUTOSCALE;
+      }
+    }
+    for (let k4 in scales) {
+      let sc = scales[k4];
+      if (pendScales[k4] == null && sc.from != null && pendScales[sc.from] != null)
+        pendScales[k4] = AUTOSCALE;
+    }
+    if (pendScales[xScaleKey] != null)
+      resetYSeries(true);
+    let wipScales = {};
+    for (let k4 in pendScales) {
+      let psc = pendScales[k4];
+      if (psc != null) {
+        let wsc = wipScales[k4] = copy(scales[k4], fastIsObj);
+        if (psc.min != null)
+          assign(wsc, psc);
+        else if (k4 != xScaleKey || mode == 2) {
+          if (dataLen == 0 && wsc.from == null) {
+            let minMax = wsc.range(self, null, null, k4);
+            wsc.min = minMax[0];
+            wsc.max = minMax[1];
+          } else {
+            wsc.min = inf;
+            wsc.max = -inf;
+          }
+        }
+      }
+    }
+    if (dataLen > 0) {
+      series.forEach((s4, i4) => {
+        if (mode == 1) {
+          let k4 = s4.scale;
+          let psc = pendScales[k4];
+          if (psc == null)
+            return;
+          let wsc = wipScales[k4];
+          if (i4 == 0) {
+            let minMax = wsc.range(self, wsc.min, wsc.max, k4);
+            wsc.min = minMax[0];
+            wsc.max = minMax[1];
+            i0 = closestIdx(wsc.min, data[0]);
+            i1 = closestIdx(wsc.max, data[0]);
+            if (i1 - i0 > 1) {
+              if (data[0][i0] < wsc.min)
+                i0++;
+              if (data[0][i1] > wsc.max)
+                i1--;
+            }
+            s4.min = data0[i0];
+            s4.max = data0[i1];
+          } else if (s4.show && s4.auto)
+            accScale(wsc, psc, s4, data[i4], s4.sorted);
+          s4.idxs[0] = i0;
+          s4.idxs[1] = i1;
+        } else {
+          if (i4 > 0) {
+            if (s4.show && s4.auto) {
+              let [xFacet, yFacet] = s4.facets;
+              let xScaleKey2 = xFacet.scale;
+              let yScaleKey = yFacet.scale;
+              let [xData, yData] = data[i4];
+              let wscx = wipScales[xScaleKey2];
+              let wscy = wipScales[yScaleKey];
+              wscx != null && accScale(wscx, pendScales[xScaleKey2], xFacet, xData, xFacet.sorted);
+              wscy != null && accScale(wscy, pendScales[yScaleKey], yFacet, yData, yFacet.sorted);
+              s4.min = yFacet.min;
+              s4.max = yFacet.max;
+            }
+          }
+        }
+      });
+      for (let k4 in wipScales) {
+        let wsc = wipScales[k4];
+        let psc = pendScales[k4];
+        if (wsc.from == null && (psc == null || psc.min == null)) {
+          let minMax = wsc.range(
+            self,
+            wsc.min == inf ? null : wsc.min,
+            wsc.max == -inf ? null : wsc.max,
+            k4
+          );
+          wsc.min = minMax[0];
+          wsc.max = minMax[1];
+        }
+      }
+    }
+    for (let k4 in wipScales) {
+      let wsc = wipScales[k4];
+      if (wsc.from != null) {
+        let base = wipScales[wsc.from];
+        if (base.min == null)
+          wsc.min = wsc.max = null;
+        else {
+          let minMax = wsc.range(self, base.min, base.max, k4);
+          wsc.min = minMax[0];
+          wsc.max = minMax[1];
+        }
+      }
+    }
+    let changed = {};
+    let anyChanged = false;
+    for (let k4 in wipScales) {
+      let wsc = wipScales[k4];
+      let sc = scales[k4];
+      if (sc.min != wsc.min || sc.max != wsc.max) {
+        sc.min = wsc.min;
+        sc.max = wsc.max;
+        let distr = sc.distr;
+        sc._min = distr == 3 ? log10(sc.min) : distr == 4 ? asinh(sc.min, sc.asinh) : distr == 100 ? sc.fwd(sc.min) : sc.min;
+        sc._max = distr == 3 ? log10(sc.max) : distr == 4 ? asinh(sc.max, sc.asinh) : distr == 100 ? sc.fwd(sc.max) : sc.max;
+        changed[k4] = anyChanged = true;
+      }
+    }
+    if (anyChanged) {
+      series.forEach((s4, i4) => {
+        if (mode == 2) {
+          if (i4 > 0 && changed.y)
+            s4._paths = null;
+        } else {
+          if (changed[s4.scale])
+            s4._paths = null;
+        }
+      });
+      for (let k4 in changed) {
+        shouldConvergeSize = true;
+        fire("setScale", k4);
+      }
+      if (showCursor && cursor.left >= 0)
+        shouldSetCursor = shouldSetLegend = true;
+    }
+    for (let k4 in pendScales)
+      pendScales[k4] = null;
+  }
+  function getOuterIdxs(ydata) {
+    let _i0 = clamp(i0 - 1, 0, dataLen - 1);
+    let _i1 = clamp(i1 + 1, 0, dataLen - 1);
+    while (ydata[_i0] == null && _i0 > 0)
+      _i0--;
+    while (ydata[_i1] == null && _i1 < dataLen - 1)
+      _i1++;
+    return [_i0, _i1];
+  }
+  function drawSeries() {
+    if (dataLen > 0) {
+      let shouldAlpha = series.some((s4) => s4._focus) && ctxAlpha != focus.alpha;
+      if (shouldAlpha)
+        ctx.globalAlpha = ctxAlpha = focus.alpha;
+      series.forEach((s4, i4) => {
+        if (i4 > 0 && s4.show) {
+          cacheStrokeFill(i4, false);
+          cacheStrokeFill(i4, true);
+          if (s4._paths == null) {
+            let _ctxAlpha = ctxAlpha;
+            if (ctxAlpha != s4.alpha)
+              ctx.globalAlpha = ctxAlpha = s4.alpha;
+            let _idxs = mode == 2 ? [0, data[i4][0].length - 1] : getOuterIdxs(data[i4]);
+            s4._paths = s4.paths(self, i4, _idxs[0], _idxs[1]);
+            if (ctxAlpha != _ctxAlpha)
+              ctx.globalAlpha = ctxAlpha = _ctxAlpha;
+          }
+        }
+      });
+      series.forEach((s4, i4) => {
+        if (i4 > 0 && s4.show) {
+          let _ctxAlpha = ctxAlpha;
+          if (ctxAlpha != s4.alpha)
+            ctx.globalAlpha = ctxAlpha = s4.alpha;
+          s4._paths != null && drawPath(i4, false);
+          {
+            let _gaps = s4._paths != null ? s4._paths.gaps : null;
+            let show = s4.points.show(self, i4, i0, i1, _gaps);
+            let idxs2 = s4.points.filter(self, i4, show, _gaps);
+            if (show || idxs2) {
+              s4.points._paths = s4.points.paths(self, i4, i0, i1, idxs2);
+              drawPath(i4, true);
+            }
+          }
+          if (ctxAlpha != _ctxAlpha)
+            ctx.globalAlpha = ctxAlpha = _ctxAlpha;
+          fire("drawSeries", i4);
+        }
+      });
+      if (shouldAlpha)
+        ctx.globalAlpha = ctxAlpha = 1;
+    }
+  }
+  function cacheStrokeFill(si, _points) {
+    let s4 = _points ? series[si].points : series[si];
+    s4._stroke = s4.stroke(self, si);
+    s4._fill = s4.fill(self, si);
+  }
+  function drawPath(si, _points) {
+    let s4 = _points ? series[si].points : series[si];
+    let {
+      stroke,
+      fill: fill2,
+      clip: gapsClip,
+      flags,
+      _stroke: strokeStyle = s4._stroke,
+      _fill: fillStyle = s4._fill,
+      _width: width = s4.width
+    } = s4._paths;
+    width = roundDec(width * pxRatio, 3);
+    let boundsClip = null;
+    let offset = width % 2 / 2;
+    if (_points && fillStyle == null)
+      fillStyle = width > 0 ? "#fff" : strokeStyle;
+    let _pxAlign = s4.pxAlign == 1 && offset > 0;
+    _pxAlign && ctx.translate(offset, offset);
+    if (!_points) {
+      let lft = plotLft - width / 2, top = plotTop - width / 2, wid = plotWid + width, hgt = plotHgt + width;
+      boundsClip = new Path2D();
+      boundsClip.rect(lft, top, wid, hgt);
+    }
+    if (_points)
+      strokeFill(strokeStyle, width, s4.dash, s4.cap, fillStyle, stroke, fill2, flags, gapsClip);
+    else
+      fillStroke(si, strokeStyle, width, s4.dash, s4.cap, fillStyle, stroke, fill2, flags, boundsClip, gapsClip);
+    _pxAlign && ctx.translate(-offset, -offset);
+  }
+  function fillStroke(si, strokeStyle, lineWidth, lineDash, lineCap, fillStyle, strokePath, fillPath, flags, boundsClip, gapsClip) {
+    let didStrokeFill = false;
+    flags != 0 && bands.forEach((b4, bi) => {
+      if (b4.series[0] == si) {
+        let lowerEdge = series[b4.series[1]];
+        let lowerData = data[b4.series[1]];
+        let bandClip = (lowerEdge._paths || EMPTY_OBJ).band;
+        if (isArr(bandClip))
+          bandClip = b4.dir == 1 ? bandClip[0] : bandClip[1];
+        let gapsClip2;
+        let _fillStyle = null;
+        if (lowerEdge.show && bandClip && hasData(lowerData, i0, i1)) {
+          _fillStyle = b4.fill(self, bi) || fillStyle;
+          gapsClip2 = lowerEdge._paths.clip;
+        } else
+          bandClip = null;
+        strokeFill(strokeStyle, lineWidth, lineDash, lineCap, _fillStyle, strokePath, fillPath, flags, boundsClip, gapsClip, gapsClip2, bandClip);
+        didStrokeFill = true;
+      }
+    });
+    if (!didStrokeFill)
+      strokeFill(strokeStyle, lineWidth, lineDash, lineCap, fillStyle, strokePath, fillPath, flags, boundsClip, gapsClip);
+  }
+  const CLIP_FILL_STROKE = BAND_CLIP_FILL | BAND_CLIP_STROKE;
+  function strokeFill(strokeStyle, lineWidth, lineDash, lineCap, fillStyle, strokePath, fillPath, flags, boundsClip, gapsClip, gapsClip2, bandClip) {
+    setCtxStyle(strokeStyle, lineWidth, lineDash, lineCap, fillStyle);
+    if (boundsClip || gapsClip || bandClip) {
+      ctx.save();
+      boundsClip && ctx.clip(boundsClip);
+      gapsClip && ctx.clip(gapsClip);
+    }
+    if (bandClip) {
+      if ((flags & CLIP_FILL_STROKE) == CLIP_FILL_STROKE) {
+        ctx.clip(bandClip);
+        gapsClip2 && ctx.clip(gapsClip2);
+        doFill(fillStyle, fillPath);
+        doStroke(strokeStyle, strokePath, lineWidth);
+      } else if (flags & BAND_CLIP_STROKE) {
+        doFill(fillStyle, fillPath);
+        ctx.clip(bandClip);
+        doStroke(strokeStyle, strokePath, lineWidth);
+      } else if (flags & BAND_CLIP_FILL) {
+        ctx.save();
+        ctx.clip(bandClip);
+        gapsClip2 && ctx.clip(gapsClip2);
+        doFill(fillStyle, fillPath);
+        ctx.restore();
+        doStroke(strokeStyle, strokePath, lineWidth);
+      }
+    } else {
+      doFill(fillStyle, fillPath);
+      doStroke(strokeStyle, strokePath, lineWidth);
+    }
+    if (boundsClip || gapsClip || bandClip)
+      ctx.restore();
+  }
+  function doStroke(strokeStyle, strokePath, lineWidth) {
+    if (lineWidth > 0) {
+      if (strokePath instanceof Map) {
+        strokePath.forEach((strokePath2, strokeStyle2) => {
+          ctx.strokeStyle = ctxStroke = strokeStyle2;
+          ctx.stroke(strokePath2);
+        });
+      } else
+        strokePath != null && strokeStyle && ctx.stroke(strokePath);
+    }
+  }
+  function doFill(fillStyle, fillPath) {
+    if (fillPath instanceof Map) {
+      fillPath.forEach((fillPath2, fillStyle2) => {
+        ctx.fillStyle = ctxFill = fillStyle2;
+        ctx.fill(fillPath2);
+      });
+    } else
+      fillPath != null && fillStyle && ctx.fill(fillPath);
+  }
+  function getIncrSpace(axisIdx, min2, max2, fullDim) {
+    let axis = axes[axisIdx];
+    let incrSpace;
+    if (fullDim <= 0)
+      incrSpace = [0, 0];
+    else {
+      let minSpace = axis._space = axis.space(self, axisIdx, min2, max2, fullDim);
+      let incrs = axis._incrs = axis.incrs(self, axisIdx, min2, max2, fullDim, minSpace);
+      incrSpace = findIncr(min2, max2, incrs, fullDim, minSpace);
+    }
+    return axis._found = incrSpace;
+  }
+  function drawOrthoLines(offs, filts, ori, side, pos0, len, width, stroke, dash, cap) {
+    let offset = width % 2 / 2;
+    pxAlign == 1 && ctx.translate(offset, offset);
+    setCtxStyle(stroke, width, dash, cap, stroke);
+    ctx.beginPath();
+    let x0, y0, x1, y1, pos1 = pos0 + (side == 0 || side == 3 ? -len : len);
+    if (ori == 0) {
+      y0 = pos0;
+      y1 = pos1;
+    } else {
+      x0 = pos0;
+      x1 = pos1;
+    }
+    for (let i4 = 0; i4 < offs.length; i4++) {
+      if (filts[i4] != null) {
+        if (ori == 0)
+          x0 = x1 = offs[i4];
+        else
+          y0 = y1 = offs[i4];
+        ctx.moveTo(x0, y0);
+        ctx.lineTo(x1, y1);
+      }
+    }
+    ctx.stroke();
+    pxAlign == 1 && ctx.translate(-offset, -offset);
+  }
+  function axesCalc(cycleNum) {
+    let converged = true;
+    axes.forEach((axis, i4) => {
+      if (!axis.show)
+        return;
+      let scale = scales[axis.scale];
+      if (scale.min == null) {
+        if (axis._show) {
+          converged = false;
+          axis._show = false;
+          resetYSeries(false);
+        }
+        return;
+      } else {
+        if (!axis._show) {
+          converged = false;
+          axis._show = true;
+          resetYSeries(false);
+        }
+      }
+      let side = axis.side;
+      let ori = side % 2;
+      let { min: min2, max: max2 } = scale;
+      let [_incr, _space] = getIncrSpace(i4, min2, max2, ori == 0 ? plotWidCss : plotHgtCss);
+      if (_space == 0)
+        return;
+      let forceMin = scale.distr == 2;
+      let _splits = axis._splits = axis.splits(self, i4, min2, max2, _incr, _space, forceMin);
+      let splits = scale.distr == 2 ? _splits.map((i5) => data0[i5]) : _splits;
+      let incr = scale.distr == 2 ? data0[_splits[1]] - data0[_splits[0]] : _incr;
+      let values = axis._values = axis.values(self, axis.filter(self, splits, i4, _space, incr), i4, _space, incr);
+      axis._rotate = side == 2 ? axis.rotate(self, values, i4, _space) : 0;
+      let oldSize = axis._size;
+      axis._size = ceil(axis.size(self, values, i4, cycleNum));
+      if (oldSize != null && axis._size != oldSize)
+        converged = false;
+    });
+    return converged;
+  }
+  function paddingCalc(cycleNum) {
+    let converged = true;
+    padding.forEach((p5, i4) => {
+      let _p = p5(self, i4, sidesWithAxes, cycleNum);
+      if (_p != _padding[i4])
+        converged = false;
+      _padding[i4] = _p;
+    });
+    return converged;
+  }
+  function drawAxesGrid() {
+    for (let i4 = 0; i4 < axes.length; i4++) {
+      let axis = axes[i4];
+      if (!axis.show || !axis._show)
+        continue;
+      let side = axis.side;
+      let ori = side % 2;
+      let x3, y5;
+      let fillStyle = axis.stroke(self, i4);
+      let shiftDir = side == 0 || side == 3 ? -1 : 1;
+      let [_incr, _space] = axis._found;
+      if (axis.label != null) {
+        let shiftAmt2 = axis.labelGap * shiftDir;
+        let baseLpos = round((axis._lpos + shiftAmt2) * pxRatio);
+        setFontStyle(axis.labelFont[0], fillStyle, "center", side == 2 ? TOP : BOTTOM);
+        ctx.save();
+        if (ori == 1) {
+          x3 = y5 = 0;
+          ctx.translate(
+            baseLpos,
+            round(plotTop + plotHgt / 2)
+          );
+          ctx.rotate((side == 3 ? -PI : PI) / 2);
+        } else {
+          x3 = round(plotLft + plotWid / 2);
+          y5 = baseLpos;
+        }
+        let _label = isFn(axis.label) ? axis.label(self, i4, _incr, _space) : axis.label;
+        ctx.fillText(_label, x3, y5);
+        ctx.restore();
+      }
+      if (_space == 0)
+        continue;
+      let scale = scales[axis.scale];
+      let plotDim = ori == 0 ? plotWid : plotHgt;
+      let plotOff = ori == 0 ? plotLft : plotTop;
+      let _splits = axis._splits;
+      let splits = scale.distr == 2 ? _splits.map((i5) => data0[i5]) : _splits;
+      let incr = scale.distr == 2 ? data0[_splits[1]] - data0[_splits[0]] : _incr;
+      let ticks2 = axis.ticks;
+      let border2 = axis.border;
+      let _tickSize = ticks2.show ? ticks2.size : 0;
+      let tickSize = round(_tickSize * pxRatio);
+      let axisGap = round((axis.alignTo == 2 ? axis._size - _tickSize - axis.gap : axis.gap) * pxRatio);
+      let angle = axis._rotate * -PI / 180;
+      let basePos = pxRound(axis._pos * pxRatio);
+      let shiftAmt = (tickSize + axisGap) * shiftDir;
+      let finalPos = basePos + shiftAmt;
+      y5 = ori == 0 ? finalPos : 0;
+      x3 = ori == 1 ? finalPos : 0;
+      let font2 = axis.font[0];
+      let textAlign = axis.align == 1 ? LEFT : axis.align == 2 ? RIGHT : angle > 0 ? LEFT : angle < 0 ? RIGHT : ori == 0 ? "center" : side == 3 ? RIGHT : LEFT;
+      let textBaseline = angle || ori == 1 ? "middle" : side == 2 ? TOP : BOTTOM;
+      setFontStyle(font2, fillStyle, textAlign, textBaseline);
+      let lineHeight = axis.font[1] * axis.lineGap;
+      let canOffs = _splits.map((val) => pxRound(getPos(val, scale, plotDim, plotOff)));
+      let _values = axis._values;
+      for (let i5 = 0; i5 < _values.length; i5++) {
+        let val = _values[i5];
+        if (val != null) {
+          if (ori == 0)
+            x3 = canOffs[i5];
+          else
+            y5 = canOffs[i5];
+          val = "" + val;
+          let _parts = val.indexOf("\n") == -1 ? [val] : val.split(/\n/gm);
+          for (let j4 = 0; j4 < _parts.length; j4++) {
+            let text = _parts[j4];
+            if (angle) {
+              ctx.save();
+              ctx.translate(x3, y5 + j4 * lineHeight);
+              ctx.rotate(angle);
+              ctx.fillText(text, 0, 0);
+              ctx.restore();
+            } else
+              ctx.fillText(text, x3, y5 + j4 * lineHeight);
+          }
+        }
+      }
+      if (ticks2.show) {
+        drawOrthoLines(
+          canOffs,
+          ticks2.filter(self, splits, i4, _space, incr),
+          ori,
+          side,
+          basePos,
+          tickSize,
+          roundDec(ticks2.width * pxRatio, 3),
+          ticks2.stroke(self, i4),
+          ticks2.dash,
+          ticks2.cap
+        );
+      }
+      let grid2 = axis.grid;
+      if (grid2.show) {
+        drawOrthoLines(
+          canOffs,
+          grid2.filter(self, splits, i4, _space, incr),
+          ori,
+          ori == 0 ? 2 : 1,
+          ori == 0 ? plotTop : plotLft,
+          ori == 0 ? plotHgt : plotWid,
+          roundDec(grid2.width * pxRatio, 3),
+          grid2.stroke(self, i4),
+          grid2.dash,
+          grid2.cap
+        );
+      }
+      if (border2.show) {
+        drawOrthoLines(
+          [basePos],
+          [1],
+          ori == 0 ? 1 : 0,
+          ori == 0 ? 1 : 2,
+          ori == 1 ? plotTop : plotLft,
+          ori == 1 ? plotHgt : plotWid,
+          roundDec(border2.width * pxRatio, 3),
+          border2.stroke(self, i4),
+          border2.dash,
+          border2.cap
+        );
+      }
+    }
+    fire("drawAxes");
+  }
+  function resetYSeries(minMax) {
+    series.forEach((s4, i4) => {
+      if (i4 > 0) {
+        s4._paths = null;
+        if (minMax) {
+          if (mode == 1) {
+            s4.min = null;
+            s4.max = null;
+          } else {
+            s4.facets.forEach((f5) => {
+              f5.min = null;
+              f5.max = null;
+            });
+          }
+        }
+      }
+    });
+  }
+  let queuedCommit = false;
+  let deferHooks = false;
+  let hooksQueue = [];
+  function flushHooks() {
+    deferHooks = false;
+    for (let i4 = 0; i4 < hooksQueue.length; i4++)
+      fire(...hooksQueue[i4]);
+    hooksQueue.length = 0;
+  }
+  function commit() {
+    if (!queuedCommit) {
+      microTask(_commit);
+      queuedCommit = true;
+    }
+  }
+  function batch(fn, _deferHooks = false) {
+    queuedCommit = true;
+    deferHooks = _deferHooks;
+    fn(self);
+    _commit();
+    if (_deferHooks && hooksQueue.length > 0)
+      queueMicrotask(flushHooks);
+  }
+  self.batch = batch;
+  function _commit() {
+    if (shouldSetScales) {
+      setScales();
+      shouldSetScales = false;
+    }
+    if (shouldConvergeSize) {
+      convergeSize();
+      shouldConvergeSize = false;
+    }
+    if (shouldSetSize) {
+      setStylePx(under, LEFT, plotLftCss);
+      setStylePx(under, TOP, plotTopCss);
+      setStylePx(under, WIDTH, plotWidCss);
+      setStylePx(under, HEIGHT, plotHgtCss);
+      setStylePx(over, LEFT, plotLftCss);
+      setStylePx(over, TOP, plotTopCss);
+      setStylePx(over, WIDTH, plotWidCss);
+      setStylePx(over, HEIGHT, plotHgtCss);
+      setStylePx(wrap, WIDTH, fullWidCss);
+      setStylePx(wrap, HEIGHT, fullHgtCss);
+      can.width = round(fullWidCss * pxRatio);
+      can.height = round(fullHgtCss * pxRatio);
+      axes.forEach(({ _el, _show, _size, _pos, side }) => {
+        if (_el != null) {
+          if (_show) {
+            let posOffset = side === 3 || side === 0 ? _size : 0;
+            let isVt = side % 2 == 1;
+            setStylePx(_el, isVt ? "left" : "top", _pos - posOffset);
+            setStylePx(_el, isVt ? "width" : "height", _size);
+            setStylePx(_el, isVt ? "top" : "left", isVt ? plotTopCss : plotLftCss);
+            setStylePx(_el, isVt ? "height" : "width", isVt ? plotHgtCss : plotWidCss);
+            remClass(_el, OFF);
+          } else
+            addClass(_el, OFF);
+        }
+      });
+      ctxStroke = ctxFill = ctxWidth = ctxJoin = ctxCap = ctxFont = ctxAlign = ctxBaseline = ctxDash = null;
+      ctxAlpha = 1;
+      syncRect(true);
+      if (plotLftCss != _plotLftCss || plotTopCss != _plotTopCss || plotWidCss != _plotWidCss || plotHgtCss != _plotHgtCss) {
+        resetYSeries(false);
+        let pctWid = plotWidCss / _plotWidCss;
+        let pctHgt = plotHgtCss / _plotHgtCss;
+        if (showCursor && !shouldSetCursor && cursor.left >= 0) {
+          cursor.left *= pctWid;
+          cursor.top *= pctHgt;
+          vCursor && elTrans(vCursor, round(cursor.left), 0, plotWidCss, plotHgtCss);
+          hCursor && elTrans(hCursor, 0, round(cursor.top), plotWidCss, plotHgtCss);
+          for (let i4 = 0; i4 < cursorPts.length; i4++) {
+            let pt = cursorPts[i4];
+            if (pt != null) {
+              cursorPtsLft[i4] *= pctWid;
+              cursorPtsTop[i4] *= pctHgt;
+              elTrans(pt, ceil(cursorPtsLft[i4]), ceil(cursorPtsTop[i4]), plotWidCss, plotHgtCss);
+            }
+          }
+        }
+        if (select.show && !shouldSetSelect && select.left >= 0 && select.width > 0) {
+          select.left *= pctWid;
+          select.width *= pctWid;
+          select.top *= pctHgt;
+          select.height *= pctHgt;
+          for (let prop in _hideProps)
+            setStylePx(selectDiv, prop, select[prop]);
+        }
+        _plotLftCss = plotLftCss;
+        _plotTopCss = plotTopCss;
+        _plotWidCss = plotWidCss;
+        _plotHgtCss = plotHgtCss;
+      }
+      fire("setSize");
+      shouldSetSize = false;
+    }
+    if (fullWidCss > 0 && fullHgtCss > 0) {
+      ctx.clearRect(0, 0, can.width, can.height);
+      fire("drawClear");
+      drawOrder.forEach((fn) => fn());
+      fire("draw");
+    }
+    if (select.show && shouldSetSelect) {
+      setSelect(select);
+      shouldSetSelect = false;
+    }
+    if (showCursor && shouldSetCursor) {
+      updateCursor(null, true, false);
+      shouldSetCursor = false;
+    }
+    if (legend.show && legend.live && shouldSetLegend) {
+      setLegend();
+      shouldSetLegend = false;
+    }
+    if (!ready) {
+      ready = true;
+      self.status = 1;
+      fire("ready");
+    }
+    viaAutoScaleX = false;
+    queuedCommit = false;
+  }
+  self.redraw = (rebuildPaths, recalcAxes) => {
+    shouldConvergeSize = recalcAxes || false;
+    if (rebuildPaths !== false)
+      _setScale(xScaleKey, scaleX.min, scaleX.max);
+    else
+      commit();
+  };
+  function setScale(key2, opts2) {
+    let sc = scales[key2];
+    if (sc.from == null) {
+      if (dataLen == 0) {
+        let minMax = sc.range(self, opts2.min, opts2.max, key2);
+        opts2.min = minMax[0];
+        opts2.max = minMax[1];
+      }
+      if (opts2.min > opts2.max) {
+        let _min = opts2.min;
+        opts2.min = opts2.max;
+        opts2.max = _min;
+      }
+      if (dataLen > 1 && opts2.min != null && opts2.max != null && opts2.max - opts2.min < 1e-16)
+        return;
+      if (key2 == xScaleKey) {
+        if (sc.distr == 2 && dataLen > 0) {
+          opts2.min = closestIdx(opts2.min, data[0]);
+          opts2.max = closestIdx(opts2.max, data[0]);
+          if (opts2.min == opts2.max)
+            opts2.max++;
+        }
+      }
+      pendScales[key2] = opts2;
+      shouldSetScales = true;
+      commit();
+    }
+  }
+  self.setScale = setScale;
+  let xCursor;
+  let yCursor;
+  let vCursor;
+  let hCursor;
+  let rawMouseLeft0;
+  let rawMouseTop0;
+  let mouseLeft0;
+  let mouseTop0;
+  let rawMouseLeft1;
+  let rawMouseTop1;
+  let mouseLeft1;
+  let mouseTop1;
+  let dragging = false;
+  const drag = cursor.drag;
+  let dragX = drag.x;
+  let dragY = drag.y;
+  if (showCursor) {
+    if (cursor.x)
+      xCursor = placeDiv(CURSOR_X, over);
+    if (cursor.y)
+      yCursor = placeDiv(CURSOR_Y, over);
+    if (scaleX.ori == 0) {
+      vCursor = xCursor;
+      hCursor = yCursor;
+    } else {
+      vCursor = yCursor;
+      hCursor = xCursor;
+    }
+    mouseLeft1 = cursor.left;
+    mouseTop1 = cursor.top;
+  }
+  const select = self.select = assign({
+    show: true,
+    over: true,
+    left: 0,
+    width: 0,
+    top: 0,
+    height: 0
+  }, opts.select);
+  const selectDiv = select.show ? placeDiv(SELECT, select.over ? over : under) : null;
+  function setSelect(opts2, _fire) {
+    if (select.show) {
+      for (let prop in opts2) {
+        select[prop] = opts2[prop];
+        if (prop in _hideProps)
+          setStylePx(selectDiv, prop, opts2[prop]);
+      }
+      _fire !== false && fire("setSelect");
+    }
+  }
+  self.setSelect = setSelect;
+  function toggleDOM(i4) {
+    let s4 = series[i4];
+    if (s4.show)
+      showLegend && remClass(legendRows[i4], OFF);
+    else {
+      showLegend && addClass(legendRows[i4], OFF);
+      if (showCursor) {
+        let pt = cursorOnePt ? cursorPts[0] : cursorPts[i4];
+        pt != null && elTrans(pt, -10, -10, plotWidCss, plotHgtCss);
+      }
+    }
+  }
+  function _setScale(key2, min2, max2) {
+    setScale(key2, { min: min2, max: max2 });
+  }
+  function setSeries(i4, opts2, _fire, _pub) {
+    if (opts2.focus != null)
+      setFocus(i4);
+    if (opts2.show != null) {
+      series.forEach((s4, si) => {
+        if (si > 0 && (i4 == si || i4 == null)) {
+          s4.show = opts2.show;
+          toggleDOM(si);
+          if (mode == 2) {
+            _setScale(s4.facets[0].scale, null, null);
+            _setScale(s4.facets[1].scale, null, null);
+          } else
+            _setScale(s4.scale, null, null);
+          commit();
+        }
+      });
+    }
+    _fire !== false && fire("setSeries", i4, opts2);
+    _pub && pubSync("setSeries", self, i4, opts2);
+  }
+  self.setSeries = setSeries;
+  function setBand(bi, opts2) {
+    assign(bands[bi], opts2);
+  }
+  function addBand(opts2, bi) {
+    opts2.fill = fnOrSelf(opts2.fill || null);
+    opts2.dir = ifNull(opts2.dir, -1);
+    bi = bi == null ? bands.length : bi;
+    bands.splice(bi, 0, opts2);
+  }
+  function delBand(bi) {
+    if (bi == null)
+      bands.length = 0;
+    else
+      bands.splice(bi, 1);
+  }
+  self.addBand = addBand;
+  self.setBand = setBand;
+  self.delBand = delBand;
+  function setAlpha(i4, value) {
+    series[i4].alpha = value;
+    if (showCursor && cursorPts[i4] != null)
+      cursorPts[i4].style.opacity = value;
+    if (showLegend && legendRows[i4])
+      legendRows[i4].style.opacity = value;
+  }
+  let closestDist;
+  let closestSeries;
+  let focusedSeries;
+  const FOCUS_TRUE = { focus: true };
+  function setFocus(i4) {
+    if (i4 != focusedSeries) {
+      let allFocused = i4 == null;
+      let _setAlpha = focus.alpha != 1;
+      series.forEach((s4, i22) => {
+        if (mode == 1 || i22 > 0) {
+          let isFocused = allFocused || i22 == 0 || i22 == i4;
+          s4._focus = allFocused ? null : isFocused;
+          _setAlpha && setAlpha(i22, isFocused ? 1 : focus.alpha);
+        }
+      });
+      focusedSeries = i4;
+      _setAlpha && commit();
+    }
+  }
+  if (showLegend && cursorFocus) {
+    onMouse(mouseleave, legendTable, (e4) => {
+      if (cursor._lock)
+        return;
+      setCursorEvent(e4);
+      if (focusedSeries != null)
+        setSeries(null, FOCUS_TRUE, true, syncOpts.setSeries);
+    });
+  }
+  function posToVal(pos, scale, can2) {
+    let sc = scales[scale];
+    if (can2)
+      pos = pos / pxRatio - (sc.ori == 1 ? plotTopCss : plotLftCss);
+    let dim = plotWidCss;
+    if (sc.ori == 1) {
+      dim = plotHgtCss;
+      pos = dim - pos;
+    }
+    if (sc.dir == -1)
+      pos = dim - pos;
+    let _min = sc._min, _max = sc._max, pct = pos / dim;
+    let sv = _min + (_max - _min) * pct;
+    let distr = sc.distr;
+    return distr == 3 ? pow(10, sv) : distr == 4 ? sinh(sv, sc.asinh) : distr == 100 ? sc.bwd(sv) : sv;
+  }
+  function closestIdxFromXpos(pos, can2) {
+    let v4 = posToVal(pos, xScaleKey, can2);
+    return closestIdx(v4, data[0], i0, i1);
+  }
+  self.valToIdx = (val) => closestIdx(val, data[0]);
+  self.posToIdx = closestIdxFromXpos;
+  self.posToVal = posToVal;
+  self.valToPos = (val, scale, can2) => scales[scale].ori == 0 ? getHPos(
+    val,
+    scales[scale],
+    can2 ? plotWid : plotWidCss,
+    can2 ? plotLft : 0
+  ) : getVPos(
+    val,
+    scales[scale],
+    can2 ? plotHgt : plotHgtCss,
+    can2 ? plotTop : 0
+  );
+  self.setCursor = (opts2, _fire, _pub) => {
+    mouseLeft1 = opts2.left;
+    mouseTop1 = opts2.top;
+    updateCursor(null, _fire, _pub);
+  };
+  function setSelH(off2, dim) {
+    setStylePx(selectDiv, LEFT, select.left = off2);
+    setStylePx(selectDiv, WIDTH, select.width = dim);
+  }
+  function setSelV(off2, dim) {
+    setStylePx(selectDiv, TOP, select.top = off2);
+    setStylePx(selectDiv, HEIGHT, select.height = dim);
+  }
+  let setSelX = scaleX.ori == 0 ? setSelH : setSelV;
+  let setSelY = scaleX.ori == 1 ? setSelH : setSelV;
+  function syncLegend() {
+    if (showLegend && legend.live) {
+      for (let i4 = mode == 2 ? 1 : 0; i4 < series.length; i4++) {
+        if (i4 == 0 && multiValLegend)
+          continue;
+        let vals = legend.values[i4];
+        let j4 = 0;
+        for (let k4 in vals)
+          legendCells[i4][j4++].firstChild.nodeValue = vals[k4];
+      }
+    }
+  }
+  function setLegend(opts2, _fire) {
+    if (opts2 != null) {
+      if (opts2.idxs) {
+        opts2.idxs.forEach((didx, sidx) => {
+          activeIdxs[sidx] = didx;
+        });
+      } else if (!isUndef(opts2.idx))
+        activeIdxs.fill(opts2.idx);
+      legend.idx = activeIdxs[0];
+    }
+    if (showLegend && legend.live) {
+      for (let sidx = 0; sidx < series.length; sidx++) {
+        if (sidx > 0 || mode == 1 && !multiValLegend)
+          setLegendValues(sidx, activeIdxs[sidx]);
+      }
+      syncLegend();
+    }
+    shouldSetLegend = false;
+    _fire !== false && fire("setLegend");
+  }
+  self.setLegend = setLegend;
+  function setLegendValues(sidx, idx) {
+    let s4 = series[sidx];
+    let src = sidx == 0 && xScaleDistr == 2 ? data0 : data[sidx];
+    let val;
+    if (multiValLegend)
+      val = s4.values(self, sidx, idx) ?? NULL_LEGEND_VALUES;
+    else {
+      val = s4.value(self, idx == null ? null : src[idx], sidx, idx);
+      val = val == null ? NULL_LEGEND_VALUES : { _: val };
+    }
+    legend.values[sidx] = val;
+  }
+  function updateCursor(src, _fire, _pub) {
+    rawMouseLeft1 = mouseLeft1;
+    rawMouseTop1 = mouseTop1;
+    [mouseLeft1, mouseTop1] = cursor.move(self, mouseLeft1, mouseTop1);
+    cursor.left = mouseLeft1;
+    cursor.top = mouseTop1;
+    if (showCursor) {
+      vCursor && elTrans(vCursor, round(mouseLeft1), 0, plotWidCss, plotHgtCss);
+      hCursor && elTrans(hCursor, 0, round(mouseTop1), plotWidCss, plotHgtCss);
+    }
+    let idx;
+    let noDataInRange = i0 > i1;
+    closestDist = inf;
+    closestSeries = null;
+    let xDim = scaleX.ori == 0 ? plotWidCss : plotHgtCss;
+    let yDim = scaleX.ori == 1 ? plotWidCss : plotHgtCss;
+    if (mouseLeft1 < 0 || dataLen == 0 || noDataInRange) {
+      idx = cursor.idx = null;
+      for (let i4 = 0; i4 < series.length; i4++) {
+        let pt = cursorPts[i4];
+        pt != null && elTrans(pt, -10, -10, plotWidCss, plotHgtCss);
+      }
+      if (cursorFocus)
+        setSeries(null, FOCUS_TRUE, true, src == null && syncOpts.setSeries);
+      if (legend.live) {
+        activeIdxs.fill(idx);
+        shouldSetLegend = true;
+      }
+    } else {
+      let mouseXPos, valAtPosX, xPos;
+      if (mode == 1) {
+        mouseXPos = scaleX.ori == 0 ? mouseLeft1 : mouseTop1;
+        valAtPosX = posToVal(mouseXPos, xScaleKey);
+        idx = cursor.idx = closestIdx(valAtPosX, data[0], i0, i1);
+        xPos = valToPosX(data[0][idx], scaleX, xDim, 0);
+      }
+      let _ptLft = -10;
+      let _ptTop = -10;
+      let _ptWid = 0;
+      let _ptHgt = 0;
+      let _centered = true;
+      let _ptFill = "";
+      let _ptStroke = "";
+      for (let i4 = mode == 2 ? 1 : 0; i4 < series.length; i4++) {
+        let s4 = series[i4];
+        let idx1 = activeIdxs[i4];
+        let yVal1 = idx1 == null ? null : mode == 1 ? data[i4][idx1] : data[i4][1][idx1];
+        let idx2 = cursor.dataIdx(self, i4, idx, valAtPosX);
+        let yVal2 = idx2 == null ? null : mode == 1 ? data[i4][idx2] : data[i4][1][idx2];
+        shouldSetLegend = shouldSetLegend || yVal2 != yVal1 || idx2 != idx1;
+        activeIdxs[i4] = idx2;
+        if (i4 > 0 && s4.show) {
+          let xPos2 = idx2 == null ? -10 : idx2 == idx ? xPos : valToPosX(mode == 1 ? data[0][idx2] : data[i4][0][idx2], scaleX, xDim, 0);
+          let yPos = yVal2 == null ? -10 : valToPosY(yVal2, mode == 1 ? scales[s4.scale] : scales[s4.facets[1].scale], yDim, 0);
+          if (cursorFocus && yVal2 != null) {
+            let mouseYPos = scaleX.ori == 1 ? mouseLeft1 : mouseTop1;
+            let dist = abs(focus.dist(self, i4, idx2, yPos, mouseYPos));
+            if (dist < closestDist) {
+              let bias = focus.bias;
+              if (bias != 0) {
+                let mouseYVal = posToVal(mouseYPos, s4.scale);
+                let seriesYValSign = yVal2 >= 0 ? 1 : -1;
+                let mouseYValSign = mouseYVal >= 0 ? 1 : -1;
+                if (mouseYValSign == seriesYValSign && (mouseYValSign == 1 ? bias == 1 ? yVal2 >= mouseYVal : yVal2 <= mouseYVal : (
+                  // >= 0
+                  bias == 1 ? yVal2 <= mouseYVal : yVal2 >= mouseYVal
+                ))) {
+                  closestDist = dist;
+                  closestSeries = i4;
+                }
+              } else {
+                closestDist = dist;
+                closestSeries = i4;
+              }
+            }
+          }
+          if (shouldSetLegend || cursorOnePt) {
+            let hPos, vPos;
+            if (scaleX.ori == 0) {
+              hPos = xPos2;
+              vPos = yPos;
+            } else {
+              hPos = yPos;
+              vPos = xPos2;
+            }
+            let ptWid, ptHgt, ptLft, ptTop, ptStroke, ptFill, centered = true, getBBox = points2.bbox;
+            if (getBBox != null) {
+              centered = false;
+              let bbox = getBBox(self, i4);
+              ptLft = bbox.left;
+              ptTop = bbox.top;
+              ptWid = bbox.width;
+              ptHgt = bbox.height;
+            } else {
+              ptLft = hPos;
+              ptTop = vPos;
+              ptWid = ptHgt = points2.size(self, i4);
+            }
+            ptFill = points2.fill(self, i4);
+            ptStroke = points2.stroke(self, i4);
+            if (cursorOnePt) {
+              if (i4 == closestSeries && closestDist <= focus.prox) {
+                _ptLft = ptLft;
+                _ptTop = ptTop;
+                _ptWid = ptWid;
+                _ptHgt = ptHgt;
+                _centered = centered;
+                _ptFill = ptFill;
+                _ptStroke = ptStroke;
+              }
+            } else {
+              let pt = cursorPts[i4];
+              if (pt != null) {
+                cursorPtsLft[i4] = ptLft;
+                cursorPtsTop[i4] = ptTop;
+                elSize(pt, ptWid, ptHgt, centered);
+                elColor(pt, ptFill, ptStroke);
+                elTrans(pt, ceil(ptLft), ceil(ptTop), plotWidCss, plotHgtCss);
+              }
+            }
+          }
+        }
+      }
+      if (cursorOnePt) {
+        let p5 = focus.prox;
+        let focusChanged = focusedSeries == null ? closestDist <= p5 : closestDist > p5 || closestSeries != focusedSeries;
+        if (shouldSetLegend || focusChanged) {
+          let pt = cursorPts[0];
+          if (pt != null) {
+            cursorPtsLft[0] = _ptLft;
+            cursorPtsTop[0] = _ptTop;
+            elSize(pt, _ptWid, _ptHgt, _centered);
+            elColor(pt, _ptFill, _ptStroke);
+            elTrans(pt, ceil(_ptLft), ceil(_ptTop), plotWidCss, plotHgtCss);
+          }
+        }
+      }
+    }
+    if (select.show && dragging) {
+      if (src != null) {
+        let [xKey, yKey] = syncOpts.scales;
+        let [matchXKeys, matchYKeys] = syncOpts.match;
+        let [xKeySrc, yKeySrc] = src.cursor.sync.scales;
+        let sdrag = src.cursor.drag;
+        dragX = sdrag._x;
+        dragY = sdrag._y;
+        if (dragX || dragY) {
+          let { left, top, width, height } = src.select;
+          let sori = src.scales[xKeySrc].ori;
+          let sPosToVal = src.posToVal;
+          let sOff, sDim, sc, a4, b4;
+          let matchingX = xKey != null && matchXKeys(xKey, xKeySrc);
+          let matchingY = yKey != null && matchYKeys(yKey, yKeySrc);
+          if (matchingX && dragX) {
+            if (sori == 0) {
+              sOff = left;
+              sDim = width;
+            } else {
+              sOff = top;
+              sDim = height;
+            }
+            sc = scales[xKey];
+            a4 = valToPosX(sPosToVal(sOff, xKeySrc), sc, xDim, 0);
+            b4 = valToPosX(sPosToVal(sOff + sDim, xKeySrc), sc, xDim, 0);
+            setSelX(min(a4, b4), abs(b4 - a4));
+          } else
+            setSelX(0, xDim);
+          if (matchingY && dragY) {
+            if (sori == 1) {
+              sOff = left;
+              sDim = width;
+            } else {
+              sOff = top;
+              sDim = height;
+            }
+            sc = scales[yKey];
+            a4 = valToPosY(sPosToVal(sOff, yKeySrc), sc, yDim, 0);
+            b4 = valToPosY(sPosToVal(sOff + sDim, yKeySrc), sc, yDim, 0);
+            setSelY(min(a4, b4), abs(b4 - a4));
+          } else
+            setSelY(0, yDim);
+        } else
+          hideSelect();
+      } else {
+        let rawDX = abs(rawMouseLeft1 - rawMouseLeft0);
+        let rawDY = abs(rawMouseTop1 - rawMouseTop0);
+        if (scaleX.ori == 1) {
+          let _rawDX = rawDX;
+          rawDX = rawDY;
+          rawDY = _rawDX;
+        }
+        dragX = drag.x && rawDX >= drag.dist;
+        dragY = drag.y && rawDY >= drag.dist;
+        let uni = drag.uni;
+        if (uni != null) {
+          if (dragX && dragY) {
+            dragX = rawDX >= uni;
+            dragY = rawDY >= uni;
+            if (!dragX && !dragY) {
+              if (rawDY > rawDX)
+                dragY = true;
+              else
+                dragX = true;
+            }
+          }
+        } else if (drag.x && drag.y && (dragX || dragY))
+          dragX = dragY = true;
+        let p0, p1;
+        if (dragX) {
+          if (scaleX.ori == 0) {
+            p0 = mouseLeft0;
+            p1 = mouseLeft1;
+          } else {
+            p0 = mouseTop0;
+            p1 = mouseTop1;
+          }
+          setSelX(min(p0, p1), abs(p1 - p0));
+          if (!dragY)
+            setSelY(0, yDim);
+        }
+        if (dragY) {
+          if (scaleX.ori == 1) {
+            p0 = mouseLeft0;
+            p1 = mouseLeft1;
+          } else {
+            p0 = mouseTop0;
+            p1 = mouseTop1;
+          }
+          setSelY(min(p0, p1), abs(p1 - p0));
+          if (!dragX)
+            setSelX(0, xDim);
+        }
+        if (!dragX && !dragY) {
+          setSelX(0, 0);
+          setSelY(0, 0);
+        }
+      }
+    }
+    drag._x = dragX;
+    drag._y = dragY;
+    if (src == null) {
+      if (_pub) {
+        if (syncKey != null) {
+          let [xSyncKey, ySyncKey] = syncOpts.scales;
+          syncOpts.values[0] = xSyncKey != null ? posToVal(scaleX.ori == 0 ? mouseLeft1 : mouseTop1, xSyncKey) : null;
+          syncOpts.values[1] = ySyncKey != null ? posToVal(scaleX.ori == 1 ? mouseLeft1 : mouseTop1, ySyncKey) : null;
+        }
+        pubSync(mousemove, self, mouseLeft1, mouseTop1, plotWidCss, plotHgtCss, idx);
+      }
+      if (cursorFocus) {
+        let shouldPub = _pub && syncOpts.setSeries;
+        let p5 = focus.prox;
+        if (focusedSeries == null) {
+          if (closestDist <= p5)
+            setSeries(closestSeries, FOCUS_TRUE, true, shouldPub);
+        } else {
+          if (closestDist > p5)
+            setSeries(null, FOCUS_TRUE, true, shouldPub);
+          else if (closestSeries != focusedSeries)
+            setSeries(closestSeries, FOCUS_TRUE, true, shouldPub);
+        }
+      }
+    }
+    if (shouldSetLegend) {
+      legend.idx = idx;
+      setLegend();
+    }
+    _fire !== false && fire("setCursor");
+  }
+  let rect2 = null;
+  Object.defineProperty(self, "rect", {
+    get() {
+      if (rect2 == null)
+        syncRect(false);
+      return rect2;
+    }
+  });
+  function syncRect(defer = false) {
+    if (defer)
+      rect2 = null;
+    else {
+      rect2 = over.getBoundingClientRect();
+      fire("syncRect", rect2);
+    }
+  }
+  function mouseMove(e4, src, _l, _t, _w, _h, _i) {
+    if (cursor._lock)
+      return;
+    if (dragging && e4 != null && e4.movementX == 0 && e4.movementY == 0)
+      return;
+    cacheMouse(e4, src, _l, _t, _w, _h, _i, false, e4 != null);
+    if (e4 != null)
+      updateCursor(null, true, true);
+    else
+      updateCursor(src, true, false);
+  }
+  function cacheMouse(e4, src, _l, _t, _w, _h, _i, initial, snap) {
+    if (rect2 == null)
+      syncRect(false);
+    setCursorEvent(e4);
+    if (e4 != null) {
+      _l = e4.clientX - rect2.left;
+      _t = e4.clientY - rect2.top;
+    } else {
+      if (_l < 0 || _t < 0) {
+        mouseLeft1 = -10;
+        mouseTop1 = -10;
+        return;
+      }
+      let [xKey, yKey] = syncOpts.scales;
+      let syncOptsSrc = src.cursor.sync;
+      let [xValSrc, yValSrc] = syncOptsSrc.values;
+      let [xKeySrc, yKeySrc] = syncOptsSrc.scales;
+      let [matchXKeys, matchYKeys] = syncOpts.match;
+      let rotSrc = src.axes[0].side % 2 == 1;
+      let xDim = scaleX.ori == 0 ? plotWidCss : plotHgtCss, yDim = scaleX.ori == 1 ? plotWidCss : plotHgtCss, _xDim = rotSrc ? _h : _w, _yDim = rotSrc ? _w : _h, _xPos = rotSrc ? _t : _l, _yPos = rotSrc ? _l : _t;
+      if (xKeySrc != null)
+        _l = matchXKeys(xKey, xKeySrc) ? getPos(xValSrc, scales[xKey], xDim, 0) : -10;
+      else
+        _l = xDim * (_xPos / _xDim);
+      if (yKeySrc != null)
+        _t = matchYKeys(yKey, yKeySrc) ? getPos(yValSrc, scales[yKey], yDim, 0) : -10;
+      else
+        _t = yDim * (_yPos / _yDim);
+      if (scaleX.ori == 1) {
+        let __l = _l;
+        _l = _t;
+        _t = __l;
+      }
+    }
+    if (snap && (src == null || src.cursor.event.type == mousemove)) {
+      if (_l <= 1 || _l >= plotWidCss - 1)
+        _l = incrRound(_l, plotWidCss);
+      if (_t <= 1 || _t >= plotHgtCss - 1)
+        _t = incrRound(_t, plotHgtCss);
+    }
+    if (initial) {
+      rawMouseLeft0 = _l;
+      rawMouseTop0 = _t;
+      [mouseLeft0, mouseTop0] = cursor.move(self, _l, _t);
+    } else {
+      mouseLeft1 = _l;
+      mouseTop1 = _t;
+    }
+  }
+  const _hideProps = {
+    width: 0,
+    height: 0,
+    left: 0,
+    top: 0
+  };
+  function hideSelect() {
+    setSelect(_hideProps, false);
+  }
+  let downSelectLeft;
+  let downSelectTop;
+  let downSelectWidth;
+  let downSelectHeight;
+  function mouseDown(e4, src, _l, _t, _w, _h, _i) {
+    dragging = true;
+    dragX = dragY = drag._x = drag._y = false;
+    cacheMouse(e4, src, _l, _t, _w, _h, _i, true, false);
+    if (e4 != null) {
+      onMouse(mouseup, doc, mouseUp, false);
+      pubSync(mousedown, self, mouseLeft0, mouseTop0, plotWidCss, plotHgtCss, null);
+    }
+    let { left, top, width, height } = select;
+    downSelectLeft = left;
+    downSelectTop = top;
+    downSelectWidth = width;
+    downSelectHeight = height;
+  }
+  function mouseUp(e4, src, _l, _t, _w, _h, _i) {
+    dragging = drag._x = drag._y = false;
+    cacheMouse(e4, src, _l, _t, _w, _h, _i, false, true);
+    let { left, top, width, height } = select;
+    let hasSelect = width > 0 || height > 0;
+    let chgSelect = downSelectLeft != left || downSelectTop != top || downSelectWidth != width || downSelectHeight != height;
+    hasSelect && chgSelect && setSelect(select);
+    if (drag.setScale && hasSelect && chgSelect) {
+      let xOff = left, xDim = width, yOff = top, yDim = height;
+      if (scaleX.ori == 1) {
+        xOff = top, xDim = height, yOff = left, yDim = width;
+      }
+      if (dragX) {
+        _setScale(
+          xScaleKey,
+          posToVal(xOff, xScaleKey),
+          posToVal(xOff + xDim, xScaleKey)
+        );
+      }
+      if (dragY) {
+        for (let k4 in scales) {
+          let sc = scales[k4];
+          if (k4 != xScaleKey && sc.from == null && sc.min != inf) {
+            _setScale(
+              k4,
+              posToVal(yOff + yDim, k4),
+              posToVal(yOff, k4)
+            );
+          }
+        }
+      }
+      hideSelect();
+    } else if (cursor.lock) {
+      cursor._lock = !cursor._lock;
+      updateCursor(src, true, e4 != null);
+    }
+    if (e4 != null) {
+      offMouse(mouseup, doc);
+      pubSync(mouseup, self, mouseLeft1, mouseTop1, plotWidCss, plotHgtCss, null);
+    }
+  }
+  function mouseLeave(e4, src, _l, _t, _w, _h, _i) {
+    if (cursor._lock)
+      return;
+    setCursorEvent(e4);
+    let _dragging = dragging;
+    if (dragging) {
+      let snapH = true;
+      let snapV = true;
+      let snapProx = 10;
+      let dragH, dragV;
+      if (scaleX.ori == 0) {
+        dragH = dragX;
+        dragV = dragY;
+      } else {
+        dragH = dragY;
+        dragV = dragX;
+      }
+      if (dragH && dragV) {
+        snapH = mouseLeft1 <= snapProx || mouseLeft1 >= plotWidCss - snapProx;
+        snapV = mouseTop1 <= snapProx || mouseTop1 >= plotHgtCss - snapProx;
+      }
+      if (dragH && snapH)
+        mouseLeft1 = mouseLeft1 < mouseLeft0 ? 0 : plotWidCss;
+      if (dragV && snapV)
+        mouseTop1 = mouseTop1 < mouseTop0 ? 0 : plotHgtCss;
+      updateCursor(null, true, true);
+      dragging = false;
+    }
+    mouseLeft1 = -10;
+    mouseTop1 = -10;
+    activeIdxs.fill(null);
+    updateCursor(null, true, true);
+    if (_dragging)
+      dragging = _dragging;
+  }
+  function dblClick(e4, src, _l, _t, _w, _h, _i) {
+    if (cursor._lock)
+      return;
+    setCursorEvent(e4);
+    autoScaleX();
+    hideSelect();
+    if (e4 != null)
+      pubSync(dblclick, self, mouseLeft1, mouseTop1, plotWidCss, plotHgtCss, null);
+  }
+  function syncPxRatio() {
+    axes.forEach(syncFontSize);
+    _setSize(self.width, self.height, true);
+  }
+  on(dppxchange, win, syncPxRatio);
+  const events = {};
+  events.mousedown = mouseDown;
+  events.mousemove = mouseMove;
+  events.mouseup = mouseUp;
+  events.dblclick = dblClick;
+  events["setSeries"] = (e4, src, idx, opts2) => {
+    let seriesIdxMatcher2 = syncOpts.match[2];
+    idx = seriesIdxMatcher2(self, src, idx);
+    idx != -1 && setSeries(idx, opts2, true, false);
+  };
+  if (showCursor) {
+    onMouse(mousedown, over, mouseDown);
+    onMouse(mousemove, over, mouseMove);
+    onMouse(mouseenter, over, (e4) => {
+      setCursorEvent(e4);
+      syncRect(false);
+    });
+    onMouse(mouseleave, over, mouseLeave);
+    onMouse(dblclick, over, dblClick);
+    cursorPlots.add(self);
+    self.syncRect = syncRect;
+  }
+  const hooks = self.hooks = opts.hooks || {};
+  function fire(evName, a1, a22) {
+    if (deferHooks)
+      hooksQueue.push([evName, a1, a22]);
+    else {
+      if (evName in hooks) {
+        hooks[evName].forEach((fn) => {
+          fn.call(null, self, a1, a22);
+        });
+      }
+    }
+  }
+  (opts.plugins || []).forEach((p5) => {
+    for (let evName in p5.hooks)
+      hooks[evName] = (hooks[evName] || []).concat(p5.hooks[evName]);
+  });
+  const seriesIdxMatcher = (self2, src, srcSeriesIdx) => srcSeriesIdx;
+  const syncOpts = assign({
+    key: null,
+    setSeries: false,
+    filters: {
+      pub: retTrue,
+      sub: retTrue
+    },
+    scales: [xScaleKey, series[1] ? series[1].scale : null],
+    match: [retEq, retEq, seriesIdxMatcher],
+    values: [null, null]
+  }, cursor.sync);
+  if (syncOpts.match.length == 2)
+    syncOpts.match.push(seriesIdxMatcher);
+  cursor.sync = syncOpts;
+  const syncKey = syncOpts.key;
+  const sync = _sync(syncKey);
+  function pubSync(type, src, x3, y5, w4, h5, i4) {
+    if (syncOpts.filters.pub(type, src, x3, y5, w4, h5, i4))
+      sync.pub(type, src, x3, y5, w4, h5, i4);
+  }
+  sync.sub(self);
+  function pub(type, src, x3, y5, w4, h5, i4) {
+    if (syncOpts.filters.sub(type, src, x3, y5, w4, h5, i4))
+      events[type](null, src, x3, y5, w4, h5, i4);
+  }
+  self.pub = pub;
+  function destroy() {
+    sync.unsub(self);
+    cursorPlots.delete(self);
+    mouseListeners.clear();
+    off(dppxchange, win, syncPxRatio);
+    root.remove();
+    legendTable?.remove();
+    fire("destroy");
+  }
+  self.destroy = destroy;
+  function _init() {
+    fire("init", opts, data);
+    setData(data || opts.data, false);
+    if (pendScales[xScaleKey])
+      setScale(xScaleKey, pendScales[xScaleKey]);
+    else
+      autoScaleX();
+    shouldSetSelect = select.show && (select.width > 0 || select.height > 0);
+    shouldSetCursor = shouldSetLegend = true;
+    _setSize(opts.width, opts.height);
+  }
+  series.forEach(initSeries);
+  axes.forEach(initAxis);
+  if (then) {
+    if (then instanceof HTMLElement) {
+      then.appendChild(root);
+      _init();
+    } else
+      then(self, _init);
+  } else
+    _init();
+  return self;
+}
+uPlot.assign = assign;
+uPlot.fmtNum = fmtNum;
+uPlot.rangeNum = rangeNum;
+uPlot.rangeLog = rangeLog;
+uPlot.rangeAsinh = rangeAsinh;
+uPlot.orient = orient;
+uPlot.pxRatio = pxRatio;
+{
+  uPlot.join = join;
+}
+{
+  uPlot.fmtDate = fmtDate;
+  uPlot.tzDate = tzDate;
+}
+uPlot.sync = _sync;
+{
+  uPlot.addGap = addGap;
+  uPlot.clipGaps = clipGaps;
+  let paths = uPlot.paths = {
+    points
+  };
+  paths.linear = linear;
+  paths.stepped = stepped;
+  paths.bars = bars;
+  paths.spline = monotoneCubic;
+}
+
+// src/chart.tsx
+var COLOURS2 = ["--bar", "--other", "--good", "--bad", "--wait", "--muted"];
+function TimeChart({ label, seconds, series, unit, height = 200, steps = false, until: until2 }) {
+  const place2 = A2(null);
+  const plot = A2(null);
+  const shape = series.map((one) => `${one.name} ${one.dashed ?? false}`).join("\n");
+  const last = seconds.at(-1);
+  const ends = steps && last !== void 0 && until2 !== void 0 && until2 > last;
+  const data = ends ? [[...seconds, until2], ...series.map((one) => [...one.values, one.values.at(-1) ?? null])] : [seconds, ...series.map((one) => one.values)];
+  h2(() => {
+    const box = place2.current;
+    if (!box) return void 0;
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const draw3 = () => {
+      plot.current?.destroy();
+      plot.current = new uPlot(options(series, unit, box.clientWidth, height, steps), plot.current?.data ?? data, box);
+    };
+    draw3();
+    const size = new ResizeObserver(() => plot.current?.setSize({ width: box.clientWidth, height }));
+    size.observe(box);
+    dark.addEventListener("change", draw3);
+    return () => {
+      size.disconnect();
+      dark.removeEventListener("change", draw3);
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [shape, unit, height, steps]);
+  h2(() => plot.current?.setData(data), [seconds, series, until2]);
+  return /* @__PURE__ */ u4("figure", { class: "chart", "aria-label": label, children: [
+    /* @__PURE__ */ u4("figcaption", { children: label }),
+    /* @__PURE__ */ u4("div", { ref: place2, "aria-hidden": "true" }),
+    /* @__PURE__ */ u4("details", { children: [
+      /* @__PURE__ */ u4("summary", { children: "As a table" }),
+      /* @__PURE__ */ u4(
+        Table,
+        {
+          label,
+          rows: seconds.map((second, row) => ({ second, row })),
+          id: ({ row }) => String(row),
+          columns: [
+            { name: "Time", of: ({ second }) => time(new Date(second * 1e3).toISOString()) },
+            ...series.map((one) => ({ name: `${one.name} (${unit})`, right: true, of: ({ row }) => figure(one.values[row] ?? null) }))
+          ]
+        }
+      )
+    ] })
+  ] });
+}
+function figure(value) {
+  return value === null ? "–" : trim(value, 2);
+}
+function options(series, unit, width, height, steps) {
+  const style = getComputedStyle(document.documentElement);
+  const css = (name) => style.getPropertyValue(name).trim();
+  const stepped2 = uPlot.paths.stepped?.({ align: 1 });
+  const axis = { stroke: css("--muted"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: `11px ${css("--font")}` };
+  return {
+    width,
+    height,
+    series: [
+      { value: (_6, second) => second == null ? "–" : time(new Date(second * 1e3).toISOString()) },
+      ...series.map((one, place2) => ({
+        label: one.name,
+        stroke: css(COLOURS2[place2 % COLOURS2.length] ?? "--bar"),
+        width: 2,
+        ...one.dashed ? { dash: [6, 4] } : {},
+        ...steps && stepped2 ? { paths: stepped2 } : {},
+        points: { show: one.values.length < 3 },
+        value: (_6, value) => value === null ? "–" : `${figure(value)} ${unit}`
+      }))
+    ],
+    axes: [axis, { ...axis, size: 56, values: (_6, ticks2) => ticks2.map((tick) => String(Number(tick.toPrecision(3)))) }],
+    scales: { y: { range: (_6, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] } },
+    cursor: { points: { size: 6 } }
+  };
 }
 
 // src/jobfile.ts
@@ -1832,8 +6893,8 @@ function clock2(seconds) {
   return `${two(Math.floor(whole / 3600))}:${two(Math.floor(whole % 3600 / 60))}:${two(whole % 60)}`;
 }
 function tgpuLine(body, params = {}) {
-  const options = [];
-  const add = (...parts) => options.push(...parts.map(quoted));
+  const options2 = [];
+  const add = (...parts) => options2.push(...parts.map(quoted));
   for (const [name, value] of Object.entries(body)) {
     if (value === null || value === void 0 || name === "command" || name === "gang_scheduling") continue;
     if (name === "gpu_count") add("-G", String(value));
@@ -1867,7 +6928,7 @@ function tgpuLine(body, params = {}) {
     } else return null;
   }
   for (const [name, values] of Object.entries(params)) add("--param", `${name}=${values.join(",")}`);
-  return ["tgpu submit", ...options, "--", line(body.command ?? [])].join(" ");
+  return ["tgpu submit", ...options2, "--", line(body.command ?? [])].join(" ");
 }
 function jobFile(body) {
   return JSON.stringify(body, null, 2);
@@ -1997,8 +7058,8 @@ var AnsiReader = class {
 function nearest(index) {
   if (index >= 232) return index < 244 ? 0 : 7;
   const cube = index - 16;
-  const on = (part) => part >= 3 ? 1 : 0;
-  return on(Math.floor(cube / 36)) + 2 * on(Math.floor(cube / 6) % 6) + 4 * on(cube % 6);
+  const on2 = (part) => part >= 3 ? 1 : 0;
+  return on2(Math.floor(cube / 36)) + 2 * on2(Math.floor(cube / 6) % 6) + 4 * on2(cube % 6);
 }
 
 // src/log.tsx
@@ -2008,16 +7069,16 @@ var MOST_LINE_CHARS = 2e4;
 var LINE_PX = 18;
 var RETRY_MS = 3e3;
 var PAINT_MS = 150;
-function useLog(id, query) {
+function useLog(id, query2) {
   const [log, setLog] = d2({ lines: [], dropped: false, problem: "", ended: false });
   h2(() => {
     const stop = new AbortController();
-    void follow(id, query, stop.signal, setLog).catch(() => void 0);
+    void follow(id, query2, stop.signal, setLog).catch(() => void 0);
     return () => stop.abort();
-  }, [id, JSON.stringify(query)]);
+  }, [id, JSON.stringify(query2)]);
   return log;
 }
-async function follow(id, query, signal, show) {
+async function follow(id, query2, signal, show) {
   while (!signal.aborted) {
     let lines = [];
     let dropped = false;
@@ -2028,7 +7089,7 @@ async function follow(id, query, signal, show) {
       if (!signal.aborted) show({ lines: [...lines], dropped, problem, ended });
     };
     try {
-      const response = await fetch(address("/jobs/{job_id}/logs", { job_id: id }, { ...query, offset: -TAIL_BYTES, follow: 1 }), { signal });
+      const response = await fetch(address("/jobs/{job_id}/logs", { job_id: id }, { ...query2, offset: -TAIL_BYTES, follow: 1 }), { signal });
       if (!response.ok || !response.body) {
         paint((await asError(response)).message);
         if (response.status < 500 && response.status !== 429) return;
@@ -2061,8 +7122,8 @@ async function follow(id, query, signal, show) {
   }
 }
 function LogView({ id, attempt: attempt2, member, task }) {
-  const query = { attempt: attempt2, member, task };
-  const log = useLog(id, query);
+  const query2 = { attempt: attempt2, member, task };
+  const log = useLog(id, query2);
   const [words2, setWords] = d2("");
   const [follows, setFollows] = d2(true);
   const [top, setTop] = d2(0);
@@ -2101,7 +7162,7 @@ function LogView({ id, attempt: attempt2, member, task }) {
         /* @__PURE__ */ u4("input", { type: "checkbox", checked: follows, onChange: (event) => setFollows(event.currentTarget.checked) }),
         " Follow"
       ] }),
-      /* @__PURE__ */ u4("a", { class: "button", href: address("/jobs/{job_id}/logs", { job_id: id }, query), download: `${id}.log`, children: "Download" })
+      /* @__PURE__ */ u4("a", { class: "button", href: address("/jobs/{job_id}/logs", { job_id: id }, query2), download: `${id}.log`, children: "Download" })
     ] }),
     log.dropped ? /* @__PURE__ */ u4("p", { class: "note", children: "This is the end of a long log. The download has all of it." }) : null,
     log.problem ? /* @__PURE__ */ u4("p", { class: "note note-bad", children: log.problem }) : null,
@@ -2166,6 +7227,7 @@ function JobPage({ id }) {
     ] }),
     job.array ? /* @__PURE__ */ u4(Tasks, { job }) : null,
     isOwn && job.attempt > 0 && !job.array ? /* @__PURE__ */ u4(JobLog, { job, attempts: attempts.data?.attempts ?? [] }) : null,
+    isOwn && job.attempt > 0 && !job.array ? /* @__PURE__ */ u4(Readings, { job }) : null,
     attempts.data?.attempts.length ? /* @__PURE__ */ u4(Attempts, { attempts: attempts.data.attempts }) : null,
     isOwn ? /* @__PURE__ */ u4(Surroundings, { job }) : null
   ] });
@@ -2286,6 +7348,34 @@ function Attempts({ attempts }) {
     )
   ] });
 }
+var QUANTITIES = [
+  { name: "utilisation_percent", label: "GPU utilisation", unit: "%" },
+  { name: "memory_used_mb", label: "GPU memory in use", unit: "MB" },
+  { name: "power_watts", label: "Power", unit: "W" },
+  { name: "temperature_c", label: "Temperature", unit: "°C" }
+];
+var MOST_CURVES = 6;
+function Readings({ job }) {
+  const found = useLive((signal) => call("GET /jobs/{job_id}/readings", { path: { job_id: job.id }, signal }), ENDED.has(job.state) ? 0 : 5e3, [job.id, job.state, job.attempt]);
+  const { data } = found;
+  const charts = T2(() => {
+    if (!data?.start) return [];
+    const begin = Date.parse(data.start) / 1e3;
+    const steps = Math.max(0, ...data.gpus.map((gpu) => gpu.utilisation_percent.length));
+    const seconds = Array.from({ length: steps }, (_6, step) => begin + step * data.step_seconds);
+    return QUANTITIES.map((quantity) => ({
+      ...quantity,
+      seconds,
+      series: data.gpus.slice(0, MOST_CURVES).map((gpu) => ({ name: `${gpu.node}:${gpu.index}`, values: seconds.map((_6, step) => gpu[quantity.name][step] ?? null) }))
+    })).filter((chart) => chart.series.some((one) => one.values.some((value) => value !== null && value > 0)));
+  }, [data]);
+  if (!data || !charts.length) return null;
+  return /* @__PURE__ */ u4("section", { class: "card", "aria-label": "GPU readings", children: [
+    /* @__PURE__ */ u4("h2", { children: "GPUs from start to end" }),
+    data.gpus.length > MOST_CURVES ? /* @__PURE__ */ u4("p", { class: "note", children: `The first ${MOST_CURVES} of ${data.gpus.length} GPUs are drawn.` }) : null,
+    /* @__PURE__ */ u4("div", { class: "two", children: charts.map((chart) => /* @__PURE__ */ u4(TimeChart, { label: chart.label, seconds: chart.seconds, series: chart.series, unit: chart.unit, height: 160 }, chart.name)) })
+  ] });
+}
 function Tasks({ job }) {
   const path = { job_id: job.id };
   const page = useLive((signal) => call("GET /jobs/{job_id}/tasks", { path, signal }), 3e3, [job.id]);
@@ -2343,6 +7433,253 @@ function Login() {
   ] });
 }
 
+// src/people.tsx
+var PERIODS = ["today", "week", "month", "year"];
+var REPORT_MS = 6e4;
+function People() {
+  const [period, setPeriod] = d2("month");
+  const query2 = { period, time_zone: Intl.DateTimeFormat().resolvedOptions().timeZone };
+  const report = useLive((signal) => call("GET /report", { query: query2, signal }), REPORT_MS, [period]);
+  const share = useLive((signal) => call("GET /report/fair-share", { query: query2, signal }), REPORT_MS, [period]);
+  const invoice = useLive((signal) => call("GET /invoice", { query: query2, signal }), REPORT_MS, [period]);
+  const estimates = useLive((signal) => call("GET /report/estimates", { signal }), REPORT_MS, []);
+  const tree = useLive((signal) => call("GET /quota/tree", { signal }), 4e3, []);
+  const tenants = useLive((signal) => call("GET /tenants", { signal }), 4e3, []);
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("div", { class: "title-row", children: [
+      /* @__PURE__ */ u4("h1", { children: "People" }),
+      /* @__PURE__ */ u4("label", { class: "inline", children: [
+        "Period",
+        /* @__PURE__ */ u4("select", { value: period, onChange: (event) => setPeriod(event.currentTarget.value), children: PERIODS.map((one) => /* @__PURE__ */ u4("option", { value: one, children: one }, one)) })
+      ] })
+    ] }),
+    /* @__PURE__ */ u4(Problem, { error: report.error ?? share.error ?? invoice.error ?? tree.error ?? tenants.error }),
+    report.data ? /* @__PURE__ */ u4(Totals, { report: report.data }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" }),
+    /* @__PURE__ */ u4("h2", { children: "Quotas now" }),
+    tree.data?.nodes.length ? /* @__PURE__ */ u4(QuotaTree, { nodes: tree.data.nodes }) : null,
+    /* @__PURE__ */ u4(TenantQuotas, { tenants: tenants.data?.tenants ?? [] }),
+    share.data ? /* @__PURE__ */ u4(FairShare, { share: share.data }) : null,
+    report.data ? /* @__PURE__ */ u4(S, { children: [
+      /* @__PURE__ */ u4(Users, { report: report.data }),
+      /* @__PURE__ */ u4(Idle, { report: report.data })
+    ] }) : null,
+    invoice.data ? /* @__PURE__ */ u4(Bill, { invoice: invoice.data }) : null,
+    estimates.data ? /* @__PURE__ */ u4(Estimates, { estimates: estimates.data.estimates, ranges: estimates.data.ranges, open: estimates.data.open }) : null
+  ] });
+}
+function Totals({ report }) {
+  const { total, waits } = report;
+  const figures = [
+    [trim(total.gpu_hours, 1), "GPU-hours"],
+    [`${trim(total.cost, 2)} ${report.currency}`, "cost"],
+    [duration(waits.median_seconds), "median wait"],
+    [duration(waits.p90_seconds), "90 % waited at most"],
+    [count(total.completed), "jobs completed"],
+    [count(total.failed), "failed"]
+  ];
+  if (total.mean_utilisation_percent !== null) figures.push([`${trim(total.mean_utilisation_percent, 0)} %`, "mean utilisation"]);
+  if (total.energy_kwh) figures.push([`${trim(total.energy_kwh, 1)} kWh`, "energy"]);
+  return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure2, label]) => /* @__PURE__ */ u4("li", { children: [
+    /* @__PURE__ */ u4("strong", { children: figure2 }),
+    /* @__PURE__ */ u4("span", { children: label })
+  ] }, label)) });
+}
+function QuotaTree({ nodes }) {
+  const models = [...new Set(nodes.map((node) => node.model))];
+  const [model, setModel] = d2("*");
+  const gpus = (value) => trim(value, 2);
+  return /* @__PURE__ */ u4(S, { children: [
+    models.length > 1 ? /* @__PURE__ */ u4("div", { class: "toolbar", children: /* @__PURE__ */ u4("label", { class: "inline", children: [
+      "GPU model",
+      /* @__PURE__ */ u4("select", { value: model, onChange: (event) => setModel(event.currentTarget.value), children: models.map((one) => /* @__PURE__ */ u4("option", { value: one, children: one === "*" ? "all" : one }, one)) })
+    ] }) }) : null,
+    /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Quota tree",
+        rows: nodes.filter((node) => node.model === model),
+        id: (node) => `${node.name} ${node.model}`,
+        columns: [
+          { name: "Node of the tree", of: (node) => /* @__PURE__ */ u4("span", { class: `level-${Math.min(5, node.level)}`, children: node.name || "the cluster" }) },
+          { name: "Used", right: true, of: (node) => gpus(node.used_gpus) },
+          { name: "Guaranteed", right: true, of: (node) => gpus(node.guaranteed_gpus) },
+          { name: "Borrowed", right: true, of: (node) => gpus(node.borrowed_gpus) },
+          { name: "Lent", right: true, of: (node) => gpus(node.lent_gpus) },
+          { name: "At most", right: true, of: (node) => node.max_gpus === null ? "no limit" : gpus(node.max_gpus) },
+          {
+            name: "Used of guaranteed",
+            grow: true,
+            of: (node) => /* @__PURE__ */ u4(Meter, { label: "", value: node.guaranteed_gpus ? node.used_gpus / node.guaranteed_gpus : null, text: node.borrowed_gpus ? `${gpus(node.borrowed_gpus)} borrowed` : "", tone: node.borrowed_gpus ? "warn" : "good" })
+          }
+        ]
+      }
+    )
+  ] });
+}
+function TenantQuotas({ tenants }) {
+  const part = (used, limit) => limit === null ? `${trim(used, 1)}, no limit` : `${trim(used, 1)} of ${trim(limit, 1)}`;
+  return /* @__PURE__ */ u4(
+    Table,
+    {
+      label: "Quotas of tenants",
+      rows: tenants,
+      id: (tenant) => tenant.id,
+      columns: [
+        { name: "Tenant", of: (tenant) => /* @__PURE__ */ u4(Who, { name: tenant.name }) },
+        { name: "GPUs", right: true, of: (tenant) => part(tenant.current_gpus, tenant.max_gpus) },
+        { name: "Jobs", right: true, of: (tenant) => part(tenant.current_jobs, tenant.max_concurrent_jobs) },
+        { name: "Quota", of: (tenant) => tenant.elastic ? "elastic: may borrow" : "fixed" },
+        { name: "Budget in GPU-hours", right: true, of: (tenant) => `${part(tenant.used_gpu_hours, tenant.max_gpu_hours)}${tenant.budget_period && tenant.budget_period !== "total" ? ` a ${tenant.budget_period}` : ""}` },
+        {
+          name: "Budget used",
+          grow: true,
+          of: (tenant) => tenant.max_gpu_hours ? /* @__PURE__ */ u4(Meter, { label: "", value: tenant.used_gpu_hours / tenant.max_gpu_hours, text: `${Math.round(100 * tenant.used_gpu_hours / tenant.max_gpu_hours)} %` }) : null
+        }
+      ]
+    }
+  );
+}
+function FairShare({ share }) {
+  const [chosen, setChosen] = d2("");
+  const tenant = share.tenants.some((one) => one.tenant_id === chosen) ? chosen : share.tenants[0]?.tenant_id ?? "";
+  const seconds = T2(() => share.slices.map((slice) => Date.parse(slice.start) / 1e3), [share]);
+  const series = T2(
+    () => [
+      { name: "used", values: share.slices.map((slice) => slice.used[tenant] ?? 0) },
+      { name: "deserved", values: share.slices.map((slice) => slice.deserved[tenant] ?? 0), dashed: true }
+    ],
+    [share, tenant]
+  );
+  if (!tenant) return null;
+  return /* @__PURE__ */ u4("section", { "aria-label": "Fair share", children: [
+    /* @__PURE__ */ u4("h2", { children: "Fair share" }),
+    /* @__PURE__ */ u4("p", { class: "muted", children: "A tenant deserves its part, by weight, of what all tenants used that used GPUs in the period or wait for some." }),
+    /* @__PURE__ */ u4("div", { class: "two", children: [
+      /* @__PURE__ */ u4(
+        Table,
+        {
+          label: "Deserved and used",
+          rows: share.tenants,
+          id: (one) => one.tenant_id,
+          columns: [
+            {
+              name: "Tenant",
+              of: (one) => /* @__PURE__ */ u4("button", { type: "button", class: "link", "aria-pressed": one.tenant_id === tenant, onClick: () => setChosen(one.tenant_id), children: one.tenant_id })
+            },
+            { name: "Weight", right: true, of: (one) => trim(one.weight) },
+            { name: "Deserves", right: true, of: (one) => `${trim(one.deserved_gpu_hours, 2)} h (${trim(one.deserved_percent, 0)} %)` },
+            { name: "Used", right: true, of: (one) => `${trim(one.used_gpu_hours, 2)} h` },
+            { name: "Difference", grow: true, of: (one) => difference(one.used_gpu_hours - one.deserved_gpu_hours) }
+          ]
+        }
+      ),
+      /* @__PURE__ */ u4("div", { class: "card", children: /* @__PURE__ */ u4(TimeChart, { label: `GPU-hours of ${tenant}, used and deserved`, seconds, series, unit: "GPU-hours", steps: true, until: Date.parse(share.until) / 1e3 }) })
+    ] })
+  ] });
+}
+function difference(hours) {
+  return `${hours > 0 ? "+" : ""}${trim(hours, 2)} h`;
+}
+function Users({ report }) {
+  const columns = [
+    { name: "User", of: (one) => /* @__PURE__ */ u4(Who, { name: one.user ?? "" }) },
+    { name: "Tenant", of: (one) => one.tenant_id },
+    { name: "GPU-hours", right: true, of: (one) => trim(one.sums.gpu_hours, 2) },
+    { name: "Cost", right: true, of: (one) => `${trim(one.sums.cost, 2)} ${report.currency}` },
+    { name: "Median wait", right: true, of: (one) => one.waits.count ? duration(one.waits.median_seconds) : "–" },
+    { name: "90 % waited at most", right: true, of: (one) => one.waits.count ? duration(one.waits.p90_seconds) : "–" },
+    { name: "Started", right: true, of: (one) => count(one.sums.started) },
+    { name: "Failed", right: true, of: (one) => count(one.sums.failed) },
+    { name: "Preempted", right: true, of: (one) => count(one.sums.preempted) },
+    { name: "Utilisation", right: true, of: (one) => one.sums.mean_utilisation_percent === null ? "–" : `${trim(one.sums.mean_utilisation_percent, 0)} %` },
+    { name: "Energy", grow: true, of: (one) => one.sums.energy_kwh ? `${trim(one.sums.energy_kwh, 2)} kWh` : "–" }
+  ];
+  const rows = T2(() => [...report.users].sort((one, other) => other.sums.gpu_hours - one.sums.gpu_hours), [report]);
+  const seconds = T2(() => report.slices.map((slice) => Date.parse(slice.start) / 1e3), [report]);
+  const series = T2(() => [{ name: "used", values: report.slices.map((slice) => slice.gpu_hours) }], [report]);
+  return /* @__PURE__ */ u4("section", { "aria-label": "Users", children: [
+    /* @__PURE__ */ u4("h2", { children: "Users" }),
+    /* @__PURE__ */ u4(Table, { label: "Usage and waits of users", rows, id: (one) => `${one.tenant_id} ${one.user ?? ""}`, columns }),
+    seconds.length > 1 ? /* @__PURE__ */ u4("div", { class: "card chart-card", children: /* @__PURE__ */ u4(TimeChart, { label: "GPU-hours of everybody you may see", seconds, series, unit: "GPU-hours", steps: true, until: Date.parse(report.until) / 1e3 }) }) : null
+  ] });
+}
+function Idle({ report }) {
+  return /* @__PURE__ */ u4("section", { "aria-label": "Idle GPUs", children: [
+    /* @__PURE__ */ u4("h2", { children: "Who left GPUs idle" }),
+    report.low_utilisation.length ? /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Jobs that used little of their GPUs",
+        rows: report.low_utilisation,
+        id: (one) => `${one.job_id} ${one.task ?? ""} ${one.gpu_hours}`,
+        columns: [
+          { name: "User", of: (one) => /* @__PURE__ */ u4(Who, { name: one.user }) },
+          { name: "Job", of: (one) => /* @__PURE__ */ u4(JobLink, { id: one.task === null ? one.job_id : `${one.job_id}_${one.task}` }) },
+          { name: "Name", of: (one) => /* @__PURE__ */ u4("span", { class: "cut", children: one.name }) },
+          { name: "GPU-hours", right: true, of: (one) => trim(one.gpu_hours, 2) },
+          { name: "Mean utilisation", right: true, of: (one) => `${trim(one.mean_utilisation_percent, 0)} %` },
+          { name: "Peak", grow: true, of: (one) => `${trim(one.peak_utilisation_percent, 0)} %` }
+        ]
+      }
+    ) : /* @__PURE__ */ u4("p", { class: "muted", children: "No job held GPUs for ten minutes with a mean utilisation below 20 %." })
+  ] });
+}
+function Bill({ invoice }) {
+  return /* @__PURE__ */ u4("section", { "aria-label": "Invoice", children: [
+    /* @__PURE__ */ u4("h2", { children: "Invoice" }),
+    /* @__PURE__ */ u4("p", { children: [
+      /* @__PURE__ */ u4("strong", { children: `${trim(Number(invoice.total), 2)} ${invoice.currency}` }),
+      " ",
+      /* @__PURE__ */ u4("span", { class: "muted", children: `${time(invoice.start)} to ${time(invoice.until)}${invoice.is_final ? "" : ", not final"}` })
+    ] }),
+    invoice.lines.length ? /* @__PURE__ */ u4("details", { children: [
+      /* @__PURE__ */ u4("summary", { children: plural(invoice.lines.length, "line") }),
+      /* @__PURE__ */ u4(
+        Table,
+        {
+          label: "Invoice lines",
+          rows: invoice.lines,
+          id: (one) => `${one.tenant} ${one.user} ${one.item} ${one.model} ${one.price}`,
+          columns: [
+            { name: "Tenant", of: (one) => one.tenant },
+            { name: "User", of: (one) => one.user },
+            { name: "Item", of: (one) => [one.item, one.model].filter(Boolean).join(" ") },
+            { name: "Amount", right: true, of: (one) => `${trim(Number(one.amount), 3)} ${one.unit}` },
+            { name: "Price", right: true, of: (one) => one.price },
+            { name: "Cost", grow: true, of: (one) => `${trim(Number(one.cost), 4)} ${one.currency}` }
+          ]
+        }
+      )
+    ] }) : null
+  ] });
+}
+function Estimates({ estimates, ranges, open }) {
+  return /* @__PURE__ */ u4("section", { "aria-label": "Estimates", children: [
+    /* @__PURE__ */ u4("h2", { children: "Were the expected starts right?" }),
+    estimates.some((one) => one.judged) ? /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Expected starts of the last 30 days",
+        rows: estimates.filter((one) => one.judged),
+        id: (one) => one.basis,
+        columns: [
+          { name: "Basis", of: (one) => one.basis },
+          { name: "Judged", right: true, of: (one) => count(one.judged) },
+          { name: "Kept", right: true, of: (one) => one.kept_percent === null ? "–" : `${trim(one.kept_percent, 1)} %` },
+          { name: "Later", right: true, of: (one) => count(one.late) },
+          { name: "Earlier", right: true, of: (one) => count(one.early) },
+          { name: "Median error", right: true, of: (one) => duration(one.median_error_seconds) },
+          { name: "90 % within", grow: true, of: (one) => duration(one.p90_error_seconds) }
+        ]
+      }
+    ) : null,
+    /* @__PURE__ */ u4("p", { class: "muted", children: [
+      ranges.judged ? `${count(ranges.within)} of ${plural(ranges.judged, "start")} fell into the range that was shown (${ranges.within_percent ?? 0} %; four in five should). ` : "No job that was given a range and waited more than a minute has started yet. ",
+      `${plural(open, "expected start")} still to be judged.`
+    ] })
+  ] });
+}
+
 // src/plan.tsx
 var POLL_MS2 = 5e3;
 var LABEL_PX = 116;
@@ -2360,8 +7697,8 @@ function Plan({ job }) {
   const [back, setBack] = d2(job ? 0 : 1);
   const [pages, setPages] = d2([]);
   const after = pages.at(-1) ?? "";
-  const query = job ? { job, hours_ahead: ahead, hours_back: back } : { after, hours_ahead: ahead, hours_back: back };
-  const plan = useLive((signal) => call("GET /plan", { query, signal }), POLL_MS2, [job, after, ahead, back]);
+  const query2 = job ? { job, hours_ahead: ahead, hours_back: back } : { after, hours_ahead: ahead, hours_back: back };
+  const plan = useLive((signal) => call("GET /plan", { query: query2, signal }), POLL_MS2, [job, after, ahead, back]);
   const [chosen, setChosen] = d2("");
   const found = plan.data;
   const run = found?.runs.find((one) => runId(one) === chosen) ?? null;
@@ -2404,7 +7741,7 @@ function Plan({ job }) {
         ] }) : null,
         /* @__PURE__ */ u4("h2", { children: "The same as a table" }),
         /* @__PURE__ */ u4(RunTable, { plan: found, choose: setChosen }),
-        found.reservations.length ? /* @__PURE__ */ u4(Reservations, { list: found.reservations }) : null
+        found.reservations.length ? /* @__PURE__ */ u4(Reservations2, { list: found.reservations }) : null
       ] }) : /* @__PURE__ */ u4(Empty, { title: job ? "The forecast has no place for this job" : "No nodes yet", children: job ? /* @__PURE__ */ u4("p", { children: [
         /* @__PURE__ */ u4(JobLink, { id: job, children: "Its page" }),
         " says why it waits."
@@ -2429,8 +7766,8 @@ function Summary2({ plan }) {
     [count(plan.forecast), "of them have an expected start"]
   ];
   if (plan.reservations.length) figures.push([count(plan.reservations.length), plan.reservations.length === 1 ? "advance reservation" : "advance reservations"]);
-  return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure, label]) => /* @__PURE__ */ u4("li", { children: [
-    /* @__PURE__ */ u4("strong", { children: figure }),
+  return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure2, label]) => /* @__PURE__ */ u4("li", { children: [
+    /* @__PURE__ */ u4("strong", { children: figure2 }),
     /* @__PURE__ */ u4("span", { children: label })
   ] }, label)) });
 }
@@ -2559,7 +7896,7 @@ function RunTable({ plan, choose }) {
     ] }) }) : null
   ] });
 }
-function Reservations({ list }) {
+function Reservations2({ list }) {
   const columns = [
     { name: "Reservation", of: (one) => one.id },
     { name: "For", of: (one) => one.user ? `${one.user} of ${one.tenant_id}` : one.tenant_id },
@@ -2690,8 +8027,8 @@ function draw2(canvas, layout, width, chosen, focus) {
   const dark = css("--dark") === "1";
   pen.scale(ratio, ratio);
   pen.clearRect(0, 0, width, layout.height);
-  const font = css("--font");
-  pen.font = `11px ${font}`;
+  const font2 = css("--font");
+  pen.font = `11px ${font2}`;
   for (const row of layout.rows) {
     if (!row.strong) {
       pen.fillStyle = css("--cell");
@@ -2700,10 +8037,10 @@ function draw2(canvas, layout, width, chosen, focus) {
       pen.globalAlpha = 1;
     }
     pen.fillStyle = css(row.strong ? "--text" : "--muted");
-    pen.font = `${row.strong ? "600 12px" : "11px"} ${font}`;
+    pen.font = `${row.strong ? "600 12px" : "11px"} ${font2}`;
     pen.fillText(fitted(pen, row.text, row.strong ? width : layout.left - 8), 0, row.y + row.height - 6);
   }
-  pen.font = `11px ${font}`;
+  pen.font = `11px ${font2}`;
   for (const tick of layout.ticks) {
     pen.fillStyle = css("--line");
     pen.fillRect(tick.x, HEAD_PX - 4, 1, layout.height - HEAD_PX);
@@ -2868,8 +8205,8 @@ function Queue() {
     document.addEventListener("keydown", press);
     return () => document.removeEventListener("keydown", press);
   });
-  const restart = (change) => {
-    change();
+  const restart = (change2) => {
+    change2();
     setOffset(0);
     setSelected(/* @__PURE__ */ new Set());
     setCurrent(-1);
@@ -2931,13 +8268,13 @@ function isFirst(rows, place2, group) {
   return place2 > 0 && rows[place2]?.[group] !== rows[place2 - 1]?.[group];
 }
 async function activeJobs(words2, mine, sort, offset, signal) {
-  const query = { filter: words2, user: mine ? "@me" : "", sort, offset, limit: PAGE, without_gpus: true };
-  const found = await call("GET /overview", { query, signal });
+  const query2 = { filter: words2, user: mine ? "@me" : "", sort, offset, limit: PAGE, without_gpus: true };
+  const found = await call("GET /overview", { query: query2, signal });
   return { rows: found.jobs.map(ofLine), offset: found.offset, total: found.total, counts: found.counts };
 }
 async function endedJobs(words2, mine, offset, signal) {
-  const query = { state: ENDED2, name: words2, user: mine ? "@me" : "", sort: "-ended_at", offset, limit: PAGE };
-  const found = await call("GET /jobs", { query, signal });
+  const query2 = { state: ENDED2, name: words2, user: mine ? "@me" : "", sort: "-ended_at", offset, limit: PAGE };
+  const found = await call("GET /jobs", { query: query2, signal });
   return { rows: found.jobs.map(ofJob), offset, total: found.total, counts: {} };
 }
 function countsText(counts) {
@@ -2980,7 +8317,7 @@ function columnsFor(ended, selected, toggle, hidden) {
   ];
   return all.filter((column) => column !== null && !hidden.has(column.key ?? column.name));
 }
-function ColumnChoice({ hidden, change }) {
+function ColumnChoice({ hidden, change: change2 }) {
   return /* @__PURE__ */ u4("details", { class: "choice", children: [
     /* @__PURE__ */ u4("summary", { children: "Columns" }),
     /* @__PURE__ */ u4("div", { children: CHOICES.map((name) => /* @__PURE__ */ u4("label", { children: [
@@ -2992,12 +8329,146 @@ function ColumnChoice({ hidden, change }) {
           onChange: () => {
             const next = new Set(hidden);
             if (!next.delete(name)) next.add(name);
-            change(next);
+            change2(next);
           }
         }
       ),
       name
     ] }, name)) })
+  ] });
+}
+
+// src/services.tsx
+var POLL_MS3 = 2e3;
+function Services() {
+  const list = useLive((signal) => call("GET /services", { signal }), POLL_MS3, []);
+  const services = list.data?.services;
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("h1", { children: "Services" }),
+    /* @__PURE__ */ u4(Problem, { error: list.error }),
+    services === void 0 ? /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" }) : services.length ? /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Services",
+        rows: services,
+        id: (service) => service.id,
+        columns: [
+          { name: "Service", of: (service) => /* @__PURE__ */ u4("a", { href: `#/services/${encodeURIComponent(service.id)}`, children: service.name }) },
+          { name: "State", of: (service) => /* @__PURE__ */ u4(State, { state: service.state }) },
+          { name: "Ready", right: true, of: (service) => `${service.ready} of ${service.replicas}` },
+          { name: "Restarts", right: true, of: (service) => service.restarts },
+          { name: "User", of: (service) => /* @__PURE__ */ u4(Who, { name: service.user }) },
+          { name: "Tenant", of: (service) => service.tenant_id },
+          { name: "GPUs each", right: true, of: (service) => trim(service.gpu_count) },
+          { name: "Problem", grow: true, of: (service) => /* @__PURE__ */ u4("span", { title: service.problem, children: service.problem }) }
+        ]
+      }
+    ) : /* @__PURE__ */ u4(Empty, { title: "You have no services", children: /* @__PURE__ */ u4("p", { children: [
+      "A service keeps replicas of a program running: ",
+      /* @__PURE__ */ u4("code", { children: "tgpu service create --name llama --replicas 2 --gpus 1 --http /health -- vllm serve …" })
+    ] }) })
+  ] });
+}
+function ServicePage({ id }) {
+  const path = { service: id };
+  const found = useLive((signal) => call("GET /services/{service}", { path, signal }), POLL_MS3, [id]);
+  const endpoints = useLive((signal) => call("GET /services/{service}/endpoints", { path, signal }), POLL_MS3, [id]);
+  const service = found.data;
+  if (!service) return found.error ? /* @__PURE__ */ u4(Problem, { error: found.error }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" });
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("p", { class: "crumbs", children: [
+      /* @__PURE__ */ u4("a", { href: "#/services", children: "Services" }),
+      " / ",
+      service.name
+    ] }),
+    /* @__PURE__ */ u4("div", { class: "title-row", children: [
+      /* @__PURE__ */ u4("h1", { children: [
+        service.name,
+        " ",
+        /* @__PURE__ */ u4(State, { state: service.state })
+      ] }),
+      /* @__PURE__ */ u4(Actions2, { service, refresh: found.refresh })
+    ] }),
+    /* @__PURE__ */ u4(Problem, { error: found.error }),
+    service.problem ? /* @__PURE__ */ u4("p", { class: "note note-bad", children: service.problem }) : null,
+    /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Facts", children: [
+      /* @__PURE__ */ u4(
+        Facts,
+        {
+          of: [
+            ["Ready", `${service.ready} of ${plural(service.replicas, "replica")}`],
+            ["User", /* @__PURE__ */ u4(Who, { name: service.user })],
+            ["Tenant", service.tenant_id],
+            ["GPUs of a replica", trim(service.gpu_count)],
+            ["Priority", `${service.priority}${service.preemptible ? ", preemptible" : ""}`],
+            ["Port", service.port || "a free one for each replica"],
+            ["Readiness probe", probeText(service.readiness)],
+            ["Restart", `${service.restart.policy}, after ${service.restart.backoff_seconds} s, at most ${service.restart.max_backoff_seconds} s`],
+            ["Changed", `${time(service.changed_at)}, generation ${service.generation}`],
+            ["Updated replicas", service.updated < service.replicas ? `${service.updated} of ${service.replicas}` : ""],
+            ["Image", service.image]
+          ]
+        }
+      ),
+      service.command.length ? /* @__PURE__ */ u4(Code, { text: line(service.command) }) : null
+    ] }),
+    /* @__PURE__ */ u4("h2", { children: "Replicas" }),
+    /* @__PURE__ */ u4(Table, { label: "Replicas", rows: service.members, id: (one) => `${one.replica} ${one.job_id}`, columns: REPLICA_COLUMNS }),
+    /* @__PURE__ */ u4("h2", { children: "Endpoints" }),
+    endpoints.data?.endpoints.length ? /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Endpoints",
+        rows: endpoints.data.endpoints,
+        id: (one) => `${one.replica} ${one.job_id}`,
+        columns: [
+          { name: "Address", of: (one) => /* @__PURE__ */ u4("span", { class: "mono", children: `${one.host}:${one.port}` }) },
+          { name: "Replica", right: true, of: (one) => one.replica },
+          { name: "Node", of: (one) => one.node },
+          { name: "Job", grow: true, of: (one) => /* @__PURE__ */ u4(JobLink, { id: one.job_id }) }
+        ]
+      }
+    ) : /* @__PURE__ */ u4("p", { class: "muted", children: "No replica is ready yet." })
+  ] });
+}
+var REPLICA_COLUMNS = [
+  { name: "Replica", right: true, of: (one) => one.replica },
+  { name: "State", of: (one) => /* @__PURE__ */ u4(State, { state: one.ready ? "ready" : one.state }) },
+  { name: "Job", of: (one) => one.job_id ? /* @__PURE__ */ u4(JobLink, { id: one.job_id }) : "–" },
+  { name: "Node", of: (one) => one.node || "–" },
+  { name: "Address", of: (one) => /* @__PURE__ */ u4("span", { class: "mono", children: one.port ? `${one.host}:${one.port}` : "–" }) },
+  { name: "Since", right: true, of: (one) => since(one.since) },
+  { name: "Restarts", right: true, of: (one) => one.restarts },
+  { name: "Version", of: (one) => one.is_current ? "current" : "earlier" },
+  { name: "Probe and last end", grow: true, of: (one) => /* @__PURE__ */ u4("span", { title: one.detail, children: [one.detail, one.last_end].filter(Boolean).join(" · ") }) }
+];
+function probeText(probe) {
+  if (!probe) return "none: a replica is ready when it runs";
+  const what = { http: `HTTP ${probe.path}`, command: line(probe.command) }[probe.kind] ?? "TCP connection";
+  return `${what}, every ${probe.interval_seconds} s, ${plural(probe.failures, "failure")} to be not ready, first within ${probe.grace_seconds} s`;
+}
+function Actions2({ service, refresh }) {
+  const path = { service: service.id };
+  const scaleTo = (replicas) => attempt(
+    () => call("POST /services/{service}/scale", { path, body: { replicas } }),
+    `${service.name} has ${plural(replicas, "replica")} now.`,
+    () => void attempt(() => call("POST /services/{service}/scale", { path, body: { replicas: service.replicas } }), `${service.name} has ${plural(service.replicas, "replica")} again.`).then(refresh)
+  );
+  const scale = async () => {
+    const answer = await ask(`Scale ${service.name}?`, "Replicas are started or stopped until there are this many.", "Scale", {
+      input: { label: "Replicas", value: String(service.replicas) }
+    });
+    if (answer === null || !/^\d+$/.test(answer.trim())) return;
+    await scaleTo(Number(answer));
+    refresh();
+  };
+  const remove = async () => {
+    if (await ask(`Delete ${service.name}?`, "All its replicas are stopped.", "Delete", { danger: true }) === null) return;
+    if (await attempt(() => call("DELETE /services/{service}", { path }), `${service.name} is being deleted.`)) location.hash = "#/services";
+  };
+  return /* @__PURE__ */ u4("div", { class: "buttons", children: [
+    /* @__PURE__ */ u4("button", { type: "button", onClick: () => void scale(), children: "Scale" }),
+    /* @__PURE__ */ u4("button", { type: "button", class: "danger", onClick: () => void remove(), children: "Delete" })
   ] });
 }
 
@@ -3032,7 +8503,7 @@ function Submit({ from }) {
   const jobs = T2(() => body && isSweep ? combinations(params.found).map((values) => filledIn(body, values, "preview")) : [], [body, params, isSweep]);
   const first = isSweep ? jobs[0] ?? null : body;
   const checked = useChecked(first);
-  const change = (fields) => {
+  const change2 = (fields) => {
     const made = { ...body ?? {}, ...fields };
     for (const [name, value] of Object.entries(made)) if (value === void 0 || value === "" || Array.isArray(value) && value.length === 0 && name !== "command") delete made[name];
     setFile(jobFile(made));
@@ -3093,11 +8564,11 @@ function Submit({ from }) {
                 setCommand: (text) => {
                   setCommand(text);
                   try {
-                    change({ command: words(text) });
+                    change2({ command: words(text) });
                   } catch {
                   }
                 },
-                change
+                change: change2
               }
             ),
             /* @__PURE__ */ u4("label", { children: [
@@ -3131,7 +8602,7 @@ function Submit({ from }) {
         /* @__PURE__ */ u4(Check, { problem: read.problem, checked })
       ] })
     ] }),
-    first && !read.problem ? /* @__PURE__ */ u4(Answers, { body: first, isValid: checked.valid !== null, change }) : null,
+    first && !read.problem ? /* @__PURE__ */ u4(Answers, { body: first, isValid: checked.valid !== null, change: change2 }) : null,
     isSweep && body ? /* @__PURE__ */ u4(Preview, { params: params.found, jobs }) : null,
     body ? /* @__PURE__ */ u4(Printed, { body, params: params.found }) : null
   ] });
@@ -3188,7 +8659,7 @@ function Check({ problem, checked }) {
     valid.warnings.map((text) => /* @__PURE__ */ u4("p", { class: "note", children: text }, text))
   ] }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Checking…" }) });
 }
-function Fields({ body, command, setCommand, change }) {
+function Fields({ body, command, setCommand, change: change2 }) {
   const nodes = useLive((signal) => call("GET /nodes", { signal }), 0, []);
   const models = [...new Set((nodes.data?.nodes ?? []).flatMap((node) => node.gpu_models))].sort();
   let problem = "";
@@ -3206,22 +8677,22 @@ function Fields({ body, command, setCommand, change }) {
     problem ? /* @__PURE__ */ u4("p", { class: "note note-bad wide", children: problem }) : null,
     /* @__PURE__ */ u4("label", { children: [
       "Name",
-      /* @__PURE__ */ u4("input", { value: body?.name ?? "", disabled: !body, onInput: (event) => change({ name: event.currentTarget.value }) })
+      /* @__PURE__ */ u4("input", { value: body?.name ?? "", disabled: !body, onInput: (event) => change2({ name: event.currentTarget.value }) })
     ] }),
     /* @__PURE__ */ u4("label", { children: [
       "GPUs",
-      /* @__PURE__ */ u4("input", { type: "number", min: 0, step: 0.01, value: body?.gpu_count ?? "", disabled: !body, onInput: (event) => change({ gpu_count: number(event.currentTarget.value) }) })
+      /* @__PURE__ */ u4("input", { type: "number", min: 0, step: 0.01, value: body?.gpu_count ?? "", disabled: !body, onInput: (event) => change2({ gpu_count: number(event.currentTarget.value) }) })
     ] }),
     /* @__PURE__ */ u4("label", { children: [
       "GPU model",
-      /* @__PURE__ */ u4("select", { value: body?.gpu_models?.[0] ?? "", disabled: !body, onChange: (event) => change({ gpu_models: event.currentTarget.value ? [event.currentTarget.value] : [] }), children: [
+      /* @__PURE__ */ u4("select", { value: body?.gpu_models?.[0] ?? "", disabled: !body, onChange: (event) => change2({ gpu_models: event.currentTarget.value ? [event.currentTarget.value] : [] }), children: [
         /* @__PURE__ */ u4("option", { value: "", children: "any" }),
         [.../* @__PURE__ */ new Set([...models, ...body?.gpu_models ?? []])].map((model) => /* @__PURE__ */ u4("option", { value: model, children: model }, model))
       ] })
     ] }),
     /* @__PURE__ */ u4("label", { children: [
       "Time limit (minutes)",
-      /* @__PURE__ */ u4("input", { type: "number", min: 1, value: body?.max_runtime_minutes ?? "", disabled: !body, onInput: (event) => change({ max_runtime_minutes: number(event.currentTarget.value) }) })
+      /* @__PURE__ */ u4("input", { type: "number", min: 1, value: body?.max_runtime_minutes ?? "", disabled: !body, onInput: (event) => change2({ max_runtime_minutes: number(event.currentTarget.value) }) })
     ] }),
     /* @__PURE__ */ u4("label", { children: [
       "Priority",
@@ -3230,7 +8701,7 @@ function Fields({ body, command, setCommand, change }) {
         {
           value: String(body?.priority ?? 750),
           disabled: !body,
-          onChange: (event) => change({ priority: event.currentTarget.value === "750" ? void 0 : number(event.currentTarget.value) ?? event.currentTarget.value }),
+          onChange: (event) => change2({ priority: event.currentTarget.value === "750" ? void 0 : number(event.currentTarget.value) ?? event.currentTarget.value }),
           children: [
             [["250", "low"], ["750", "normal"], ["1500", "high"], ["2500", "urgent"]].map(([value, name]) => /* @__PURE__ */ u4("option", { value, children: name }, value)),
             ["250", "750", "1500", "2500"].includes(String(body?.priority ?? 750)) ? null : /* @__PURE__ */ u4("option", { value: String(body?.priority), children: String(body?.priority) })
@@ -3240,15 +8711,15 @@ function Fields({ body, command, setCommand, change }) {
     ] }),
     /* @__PURE__ */ u4("label", { children: [
       "CPU cores",
-      /* @__PURE__ */ u4("input", { type: "number", min: 0, step: 0.5, value: body?.cpu_cores ?? "", disabled: !body, onInput: (event) => change({ cpu_cores: number(event.currentTarget.value) }) })
+      /* @__PURE__ */ u4("input", { type: "number", min: 0, step: 0.5, value: body?.cpu_cores ?? "", disabled: !body, onInput: (event) => change2({ cpu_cores: number(event.currentTarget.value) }) })
     ] }),
     /* @__PURE__ */ u4("label", { children: [
       "Memory (MB)",
-      /* @__PURE__ */ u4("input", { type: "number", min: 0, value: body?.memory_mb ?? "", disabled: !body, onInput: (event) => change({ memory_mb: number(event.currentTarget.value) }) })
+      /* @__PURE__ */ u4("input", { type: "number", min: 0, value: body?.memory_mb ?? "", disabled: !body, onInput: (event) => change2({ memory_mb: number(event.currentTarget.value) }) })
     ] }),
     /* @__PURE__ */ u4("label", { class: "wide", children: [
       "Directory",
-      /* @__PURE__ */ u4("input", { class: "mono", value: body?.working_directory ?? "", spellcheck: false, disabled: !body, onInput: (event) => change({ working_directory: event.currentTarget.value }) })
+      /* @__PURE__ */ u4("input", { class: "mono", value: body?.working_directory ?? "", spellcheck: false, disabled: !body, onInput: (event) => change2({ working_directory: event.currentTarget.value }) })
     ] })
   ] });
 }
@@ -3263,7 +8734,7 @@ function variantsOf(body, models) {
   found.push(body.priority === 1500 || body.priority === "high" ? { label: "priority normal", fields: { priority: 750 } } : { label: "priority high", fields: { priority: 1500 } });
   return found.slice(0, 8);
 }
-function Answers({ body, isValid, change }) {
+function Answers({ body, isValid, change: change2 }) {
   const nodes = useLive((signal) => call("GET /nodes", { signal }), 0, []);
   const [again, setAgain] = d2(0);
   const [state, setState] = d2({ answer: null, variants: [], error: null, isBusy: false });
@@ -3302,7 +8773,7 @@ function Answers({ body, isValid, change }) {
     { name: "Where, or why not", of: ({ answer }) => /* @__PURE__ */ u4("span", { class: "muted", children: answer.error || reasonText(answer) }), grow: true },
     {
       name: "",
-      of: (row) => Object.keys(row.fields).length && !row.answer.error ? /* @__PURE__ */ u4("button", { type: "button", class: "small", "aria-label": `Take ${row.label}`, onClick: () => change(row.fields), children: "Take" }) : null
+      of: (row) => Object.keys(row.fields).length && !row.answer.error ? /* @__PURE__ */ u4("button", { type: "button", class: "small", "aria-label": `Take ${row.label}`, onClick: () => change2(row.fields), children: "Take" }) : null
     }
   ];
   return /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Side by side", "aria-busy": state.isBusy, children: [
@@ -3368,6 +8839,152 @@ ${jobFile(body)}` })
       /* @__PURE__ */ u4("h2", { children: "As Python" }),
       /* @__PURE__ */ u4(Code, { text: pythonText(body, params) })
     ] })
+  ] });
+}
+
+// src/sweeps.tsx
+var PAGE2 = 1e3;
+var MOST_JOBS = 5e3;
+var STATES = ["running", "scheduled", "pending", "preempted", "failed", "cancelled", "completed"];
+var UNFINISHED = /* @__PURE__ */ new Set(["running", "scheduled", "pending", "preempted"]);
+function Sweeps() {
+  const list = useLive((signal) => call("GET /sweeps", { signal }), 4e3, []);
+  const sweeps = list.data?.sweeps;
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("h1", { children: "Sweeps" }),
+    /* @__PURE__ */ u4(Problem, { error: list.error }),
+    sweeps === void 0 ? /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" }) : sweeps.length ? /* @__PURE__ */ u4(
+      Table,
+      {
+        label: "Your sweeps",
+        rows: sweeps,
+        id: (sweep) => sweep.name,
+        columns: [
+          { name: "Sweep", of: (sweep) => /* @__PURE__ */ u4("a", { href: `#/sweeps/${encodeURIComponent(sweep.name)}`, children: sweep.name }) },
+          { name: "Jobs", right: true, of: (sweep) => count(sweep.jobs) },
+          { name: "States", of: (sweep) => /* @__PURE__ */ u4(States, { of: sweep.states }) },
+          { name: "Submitted", of: (sweep) => time(sweep.submitted_at) },
+          { name: "From", grow: true, of: (sweep) => /* @__PURE__ */ u4(JobLink, { id: sweep.first_job_id }) }
+        ]
+      }
+    ) : /* @__PURE__ */ u4(Empty, { title: "You have no sweeps", children: /* @__PURE__ */ u4("p", { children: [
+      "A sweep is one job for each combination of parameters: ",
+      /* @__PURE__ */ u4("code", { children: "tgpu submit --param lr=0.1,0.01 --param seed=1,2,3 -- python train.py" }),
+      ", or the page",
+      " ",
+      /* @__PURE__ */ u4("a", { href: "#/submit", children: "Submit" }),
+      "."
+    ] }) })
+  ] });
+}
+function States({ of }) {
+  return /* @__PURE__ */ u4("span", { class: "states", children: STATES.filter((state) => of[state]).map((state) => /* @__PURE__ */ u4("span", { class: `state state-${state}`, children: `${count(of[state] ?? 0)} ${state}` }, state)) });
+}
+async function jobsOf(sweep, signal) {
+  const jobs = [];
+  let cursor = "";
+  let total = 0;
+  while (cursor !== null && jobs.length < MOST_JOBS) {
+    const page = await call("GET /jobs", { query: { sweep, user: "@me", limit: PAGE2, cursor }, signal });
+    jobs.push(...page.jobs);
+    total = Math.max(total, page.total);
+    cursor = page.next_cursor;
+  }
+  return { jobs, total };
+}
+function SweepPage({ name }) {
+  const [busyMs, setBusyMs] = d2(3e3);
+  const found = useLive(
+    async (signal) => {
+      const answer = await jobsOf(name, signal);
+      setBusyMs(answer.jobs.some((job) => UNFINISHED.has(job.state)) ? answer.jobs.length > PAGE2 ? 15e3 : 3e3 : 3e4);
+      return answer;
+    },
+    busyMs,
+    [name, busyMs]
+  );
+  const jobs = found.data?.jobs ?? [];
+  const states = {};
+  for (const job of jobs) states[job.state] = (states[job.state] ?? 0) + 1;
+  const failed = jobs.filter((job) => job.state === "failed").map((job) => job.id);
+  const waiting = jobs.filter((job) => UNFINISHED.has(job.state)).map((job) => job.id);
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("p", { class: "crumbs", children: [
+      /* @__PURE__ */ u4("a", { href: "#/sweeps", children: "Sweeps" }),
+      " / ",
+      name
+    ] }),
+    /* @__PURE__ */ u4("div", { class: "title-row", children: [
+      /* @__PURE__ */ u4("h1", { children: name }),
+      /* @__PURE__ */ u4("div", { class: "buttons", children: [
+        failed.length ? /* @__PURE__ */ u4("button", { type: "button", onClick: () => void act("retry", failed, found.refresh), children: `Retry ${plural(failed.length, "failed job")}` }) : null,
+        waiting.length ? /* @__PURE__ */ u4("button", { type: "button", class: "danger", onClick: () => void act("cancel", waiting, found.refresh), children: `Cancel ${plural(waiting.length, "unfinished job")}` }) : null
+      ] })
+    ] }),
+    /* @__PURE__ */ u4(Problem, { error: found.error }),
+    found.data === null ? found.error ? null : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" }) : jobs.length === 0 ? /* @__PURE__ */ u4(Empty, { title: "There is no such sweep of yours" }) : /* @__PURE__ */ u4(S, { children: [
+      /* @__PURE__ */ u4("p", { children: /* @__PURE__ */ u4(States, { of: states }) }),
+      found.data.total > jobs.length ? /* @__PURE__ */ u4("p", { class: "note", children: `The newest ${count(jobs.length)} of ${count(found.data.total)} jobs are shown.` }) : null,
+      /* @__PURE__ */ u4(Grid, { jobs })
+    ] })
+  ] });
+}
+function byValue(one, other) {
+  const [a4, b4] = [Number(one), Number(other)];
+  return Number.isNaN(a4) || Number.isNaN(b4) ? one.localeCompare(other, void 0, { numeric: true }) : a4 - b4;
+}
+function cellsOf(jobs, down, across) {
+  const rows = /* @__PURE__ */ new Map();
+  const columns = /* @__PURE__ */ new Set();
+  for (const job of jobs) {
+    const values = down.map((name) => job.params[name] ?? "");
+    const key = JSON.stringify(values);
+    const row = rows.get(key) ?? { key, values, cells: /* @__PURE__ */ new Map() };
+    rows.set(key, row);
+    const column = across ? job.params[across] ?? "" : "";
+    columns.add(column);
+    row.cells.set(column, [job, ...row.cells.get(column) ?? []]);
+  }
+  const order = (one, other) => one.map((value, place2) => byValue(value, other[place2] ?? "")).find((sign2) => sign2 !== 0) ?? 0;
+  return { columns: [...columns].sort(byValue), rows: [...rows.values()].sort((one, other) => order(one.values, other.values)) };
+}
+function columnParameter(jobs, names) {
+  const last = names.at(-1);
+  if (names.length < 2 || !last) return "";
+  const cells = cellsOf(jobs, names.slice(0, -1), last);
+  return cells.rows.length * cells.columns.length <= 2 * jobs.length ? last : "";
+}
+function Grid({ jobs }) {
+  const names = T2(() => [...new Set(jobs.flatMap((job) => Object.keys(job.params)))], [jobs]);
+  const [chosen, setChosen] = d2(null);
+  const across = chosen ?? columnParameter(jobs, names);
+  const down = names.filter((name) => name !== across);
+  const { columns, rows } = T2(() => cellsOf(jobs, down, across), [jobs, across]);
+  return /* @__PURE__ */ u4(S, { children: [
+    names.length > 1 ? /* @__PURE__ */ u4("div", { class: "toolbar", children: /* @__PURE__ */ u4("label", { class: "inline", children: [
+      "Columns",
+      /* @__PURE__ */ u4("select", { value: across, onChange: (event) => setChosen(event.currentTarget.value), children: [
+        /* @__PURE__ */ u4("option", { value: "", children: "none" }),
+        names.map((name) => /* @__PURE__ */ u4("option", { value: name, children: name }, name))
+      ] })
+    ] }) }) : null,
+    /* @__PURE__ */ u4("div", { class: "scroll sweep", tabIndex: 0, role: "region", "aria-label": "Jobs by parameter", children: /* @__PURE__ */ u4("table", { children: [
+      /* @__PURE__ */ u4("thead", { children: /* @__PURE__ */ u4("tr", { children: [
+        down.map((name) => /* @__PURE__ */ u4("th", { scope: "col", children: name }, name)),
+        columns.map((value) => /* @__PURE__ */ u4("th", { scope: "col", children: across ? `${across} = ${value}` : "Job" }, value))
+      ] }) }),
+      /* @__PURE__ */ u4("tbody", { children: rows.map((row) => /* @__PURE__ */ u4("tr", { children: [
+        row.values.map((value, place2) => /* @__PURE__ */ u4("th", { scope: "row", children: value }, place2)),
+        columns.map((column) => /* @__PURE__ */ u4("td", { children: (row.cells.get(column) ?? []).map((job) => /* @__PURE__ */ u4(Cell, { job }, job.id)) }, column))
+      ] }, row.key)) })
+    ] }) })
+  ] });
+}
+function Cell({ job }) {
+  const ran = job.started_at ? duration(((job.ended_at ? Date.parse(job.ended_at) : Date.now()) - Date.parse(job.started_at)) / 1e3) : "";
+  return /* @__PURE__ */ u4("a", { class: `cell cell-${job.state}`, href: `#/jobs/${job.id}`, title: [job.id, job.reason].filter(Boolean).join(": "), children: [
+    /* @__PURE__ */ u4(State, { state: job.hold && job.state === "pending" ? "held" : job.state }),
+    /* @__PURE__ */ u4("span", { class: "muted", children: job.state === "failed" && job.exit_code !== null ? `exit ${job.exit_code}` : ran })
   ] });
 }
 
@@ -3523,8 +9140,8 @@ function Effects({ effect, waiting }) {
     { name: "Sure", of: (one) => one.is_guess ? "depends on an unknown run time" : "", grow: true }
   ];
   return /* @__PURE__ */ u4(S, { children: [
-    /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure, label]) => /* @__PURE__ */ u4("li", { children: [
-      /* @__PURE__ */ u4("strong", { children: figure }),
+    /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure2, label]) => /* @__PURE__ */ u4("li", { children: [
+      /* @__PURE__ */ u4("strong", { children: figure2 }),
       /* @__PURE__ */ u4("span", { children: label })
     ] }, label)) }),
     effect.moved.length ? /* @__PURE__ */ u4(S, { children: [
@@ -3547,7 +9164,11 @@ var PAGES = [
   { path: "jobs", name: "Queue", key: "q", show: (rest) => rest[0] ? /* @__PURE__ */ u4(JobPage, { id: rest[0] }, rest[0]) : /* @__PURE__ */ u4(Queue, {}) },
   { path: "plan", name: "Plan", key: "p", show: (rest) => /* @__PURE__ */ u4(Plan, { job: rest[0] ?? "" }, rest[0] ?? "") },
   { path: "submit", name: "Submit", key: "s", show: (rest) => /* @__PURE__ */ u4(Submit, { from: rest[0] ?? "" }, rest[0] ?? "") },
-  { path: "what-if", name: "What if", key: "w", show: () => /* @__PURE__ */ u4(WhatIf, {}), adminOnly: true }
+  { path: "sweeps", name: "Sweeps", key: "g", show: (rest) => rest[0] ? /* @__PURE__ */ u4(SweepPage, { name: rest[0] }, rest[0]) : /* @__PURE__ */ u4(Sweeps, {}) },
+  { path: "services", name: "Services", key: "v", show: (rest) => rest[0] ? /* @__PURE__ */ u4(ServicePage, { id: rest[0] }, rest[0]) : /* @__PURE__ */ u4(Services, {}) },
+  { path: "people", name: "People", key: "u", show: () => /* @__PURE__ */ u4(People, {}) },
+  { path: "what-if", name: "What if", key: "w", show: () => /* @__PURE__ */ u4(WhatIf, {}), adminOnly: true },
+  { path: "admin", name: "Admin", key: "a", show: (rest) => /* @__PURE__ */ u4(Admin, { tab: rest[0] ?? "", about: rest[1] ?? "" }, rest.join("/")) }
 ];
 var KEYS = [
   ["/", "search"],

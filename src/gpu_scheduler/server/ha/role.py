@@ -235,6 +235,7 @@ def _api_settings(
         leadership=election,
         started=components.started,
         file_tenants=tuple(settings.tenants),
+        running=settings,
     )
 
 
