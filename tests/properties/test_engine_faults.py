@@ -46,12 +46,15 @@ class Fault:
         return f"{self.owner.__name__}.{self.name}"
 
 
-def engine_functions() -> list[Fault]:
-    """All functions and methods of the engine that `decide` may call."""
+NOT_OF_DECIDE = (".policy", ".forecast", ".explain", ".cluster_state")
+
+
+def engine_functions(left_out: tuple[str, ...] = NOT_OF_DECIDE) -> list[Fault]:
+    """All functions and methods of the engine, without those of some modules."""
     found = []
     for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         module = importlib.import_module(info.name)
-        if info.ispkg or info.name.endswith((".policy", ".forecast", ".explain", ".cluster_state")):
+        if info.ispkg or info.name.endswith(left_out):
             continue
         for name, value in sorted(vars(module).items()):
             if getattr(value, "__module__", "") != info.name:

@@ -4,6 +4,9 @@ Reasons come from the last plan. A forecast is computed on demand on the schedul
 a time limit, is cached until the state changes, and is not computed again before ten times its own
 duration has passed. A time is given only with a basis (a reservation, a forecast); otherwise the
 reason is given why it is unknown: no time is better than a wrong one.
+
+An error of the engine costs the answer for which it was computed, and is logged; it stops neither
+the request that lists other jobs as well, nor the control loop (`fails_alone`).
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import structlog
 
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.gang_commit import preparing
@@ -35,6 +40,7 @@ from gpu_scheduler.engine.placement.capacity import open_room
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import Running, Waiting
+from gpu_scheduler.model.errors import InternalError, SchedulerError
 from gpu_scheduler.model.job import Dependency, Job, display_name
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Plan, Reservation
@@ -46,6 +52,8 @@ MOST_FORECAST_S = 0.1
 """A forecast is stopped after this time; then only reservations give start times."""
 LEAST_PAUSE_S = 0.05
 PAUSE_FACTOR = 10
+PAUSE_AFTER_FAILURE_S = 10.0
+"""A forecast that failed is not computed again before."""
 SCREEN_FACTOR = 50
 """The pause after a forecast for a live screen, as a multiple of its duration."""
 RESERVED = "reserved"
@@ -60,9 +68,33 @@ LONGEST_CHAIN = 20
 """How many dependencies in a row are followed."""
 MOST_NAMED = 3
 UNKNOWN_RUN_TIME = "has no time limit of its own and no history"
+FAILED = "the forecast failed with an internal error; the server's log has the trace"
 SELF_EXPLAINING = frozenset({ReasonCode.NO_NODES, ReasonCode.NODES_CLOSED, ReasonCode.NO_RUNNER})
 """Wait reasons that also explain why the start is unknown."""
 _NO_JOBS: frozenset[int] = frozenset()
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+log = structlog.get_logger("api")
+
+
+def fails_alone(answer: A) -> Callable[[Callable[P, R]], Callable[P, R | A]]:
+    """Answer so after an unexpected error, which is logged."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R | A]:
+        @wraps(function)
+        def guarded(*args: P.args, **named: P.kwargs) -> R | A:
+            try:
+                return function(*args, **named)
+            except Exception as error:
+                if isinstance(error, SchedulerError) and not isinstance(error, InternalError):
+                    raise
+                log.exception("explanation failed", function=function.__name__)
+                return answer
+
+        return guarded
+
+    return decorate
 
 
 class StartForecast(NamedTuple):
@@ -70,7 +102,7 @@ class StartForecast(NamedTuple):
 
     `guesses` are the jobs of unknown run time on whose ends the start depends. `is_never` means
     that no expected end frees enough for it: a node must come back, or an admin must act. `after`
-    is the job whose end lets it start.
+    is the job whose end lets it start. `failed` means that the engine failed when it considered it.
     """
 
     start_ms: int | None
@@ -78,6 +110,7 @@ class StartForecast(NamedTuple):
     guesses: frozenset[int] = _NO_JOBS
     is_never: bool = False
     after: Job | None = None
+    failed: bool = False
 
 
 NO_FORECAST = StartForecast(None)
@@ -100,6 +133,7 @@ class ExpectedTime(NamedTuple):
 
 
 UNKNOWN = ExpectedTime(None)
+FAILED_TIME = ExpectedTime(None, "", FAILED)
 
 
 class ExpectedTimes(NamedTuple):
@@ -108,6 +142,10 @@ class ExpectedTimes(NamedTuple):
     start: ExpectedTime
     end: ExpectedTime
     position: int | None
+
+
+NO_STARTS: Mapping[int, ExpectedTime] = {}
+NO_TIMES = ExpectedTimes(FAILED_TIME, FAILED_TIME, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +171,7 @@ class Explainer:
         self._limit_starts: dict[int, int] = {}
         self._run_times: dict[tuple[int, int], int] = {}
 
+    @fails_alone(Reason(ReasonCode.UNEXPLAINED))
     def reason(self, job_id: str) -> Reason | None:
         """Return why a job does not run; None if it runs or has ended."""
         state = self.service.core.state
@@ -155,6 +194,7 @@ class Explainer:
         record = state.jobs.get(job_id)
         return None if record is None else suspect_node_of(state, record, task)
 
+    @fails_alone(None)
     def position(self, number: int) -> int | None:
         """Return the position of a queued job; 1 is the head of the queue."""
         cluster = self.service.core.state.cluster
@@ -186,6 +226,7 @@ class Explainer:
         forecast = self.start_forecast(number)
         return None if forecast.guesses else forecast.start_ms
 
+    @fails_alone(NO_STARTS)
     def expected_starts(self, numbers: list[int]) -> dict[int, ExpectedTime]:
         """Return expected starts for a screen of jobs in queue order; may be slightly older."""
         cluster = self.service.core.state.cluster
@@ -222,6 +263,7 @@ class Explainer:
             latest_ms=now_ms + found.latest_ms,
         )
 
+    @fails_alone(None)
     def limit_start_ms(self, number: int) -> int | None:
         """Return when a queued job starts at the latest if all jobs before it use their limits.
 
@@ -255,15 +297,12 @@ class Explainer:
         """
         cluster = self.service.core.state.cluster
         number = waiting.job.number
-        entry = cluster.enqueue(waiting)
-        try:
+        with cluster.supposed(waiting) as entry:
             position = _position(cluster, entry)
             if self.clock() < self._trial_after:
                 return NO_FORECAST, position
             foresight, began, ended = self._roll_out(number)
             self._trial_after = ended + PAUSE_FACTOR * (ended - began)
-        finally:
-            cluster.dequeue(number)
         return _start_in(foresight, number), position
 
     def is_guess(self, job: Job, ran_ms: int = 0) -> bool:
@@ -291,7 +330,8 @@ class Explainer:
         )
         if not is_current and self.clock() >= cached.fresh_until:
             foresight, began, ended = self._roll_out(number)
-            pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - began))
+            least_s = PAUSE_AFTER_FAILURE_S if foresight.failed_at is not None else LEAST_PAUSE_S
+            pause = max(least_s, PAUSE_FACTOR * (ended - began))
             cached = self._forecast = _Forecast(version, ended + pause, foresight)
         return cached
 
@@ -301,8 +341,8 @@ class Explainer:
         state, now_ms = self.service.core.state, self.service.now_ms()
         run_times = _RunTimes(self, now_ms, began + MOST_FORECAST_S)
         foresight = Foresight()
-        with suppress(_OutOfTime):
-            # Starts found within the time limit are valid; all others are later.
+        # Starts found before the end of the time, or an error, are valid; all others are later.
+        try:
             foresee(
                 state.cluster,
                 now_ms,
@@ -312,6 +352,10 @@ class Explainer:
                 until=number,
                 arrivals=state.recent_arrivals,
             )
+        except _OutOfTime:
+            foresight.failed_at = None
+        except Exception:
+            log.exception("forecast failed", job=foresight.failed_at)
         return foresight, began, self.clock()
 
     def run_ms(self, job: Job, ran_ms: int, now_ms: int) -> int:
@@ -335,7 +379,8 @@ class Explainer:
 def _start_in(foresight: Foresight, number: int) -> StartForecast:
     start_ms = foresight.starts.get(number)
     if start_ms is None:
-        return StartForecast(None, is_never=foresight.is_whole)
+        is_failed = foresight.failed_at in {0, number}
+        return StartForecast(None, is_never=foresight.is_whole, failed=is_failed)
     guesses = foresight.guesses.get(number, _NO_JOBS)
     return StartForecast(start_ms, guesses=guesses, after=foresight.after.get(number))
 
@@ -394,6 +439,7 @@ def describe_reason(reason: Reason | None) -> tuple[str, str]:
 # Expected times
 
 
+@fails_alone(FAILED_TIME)
 def expected_start(explainer: Explainer, job_id: str, depth: int = 0) -> ExpectedTime:
     """Return when a job that waits is expected to start."""
     state = explainer.service.core.state
@@ -422,6 +468,7 @@ def within_limits(start: ExpectedTime, limit_ms: int | None) -> ExpectedTime:
     return start._replace(latest_ms=max(start.at_ms, min(start.latest_ms, limit_ms)))
 
 
+@fails_alone(NO_TIMES)
 def expected_times_of_new(explainer: Explainer, job: Job) -> ExpectedTimes:
     """Return when a job would start and end if it were submitted now."""
     state = explainer.service.core.state
@@ -442,14 +489,12 @@ def expected_times_of_new(explainer: Explainer, job: Job) -> ExpectedTimes:
         since_ms=now_ms,
     )
     forecast, position = explainer.forecast_if_queued(waiting)
-    entry = state.cluster.enqueue(waiting)
-    try:
+    with state.cluster.supposed(waiting) as entry:
         start = _queued_start(explainer, entry, forecast)
         return ExpectedTimes(start, expected_queued_end(explainer, entry, start), position)
-    finally:
-        state.cluster.dequeue(number)
 
 
+@fails_alone(FAILED_TIME)
 def obstacle_of_new(explainer: Explainer, job: Job) -> ExpectedTime | None:
     """Return when a new job may queue that has a hold, a begin time or dependencies; else None."""
     if job.hold:
@@ -474,6 +519,8 @@ def _queued_start(explainer: Explainer, entry: Entry, forecast: StartForecast) -
     if forecast.start_ms is not None:
         basis = RESERVED if forecast.is_reserved else FORECAST
         return explainer.ranged(forecast.start_ms, basis)._replace(after=forecast.after)
+    if forecast.failed:
+        return FAILED_TIME
     if not open_room(cluster, entry.shape):
         return ExpectedTime(None, "", _too_few_nodes(entry))
     if forecast.is_never:
@@ -487,6 +534,7 @@ def _queued_start(explainer: Explainer, entry: Entry, forecast: StartForecast) -
     return explainer.ranged(max(rough_ms, explainer.forecast_end_ms()), ROUGH)
 
 
+@fails_alone(FAILED_TIME)
 def expected_queued_end(explainer: Explainer, entry: Entry, start: ExpectedTime) -> ExpectedTime:
     """Return when a queued job is expected to end if it starts at `start`."""
     waiting = entry.waiting
@@ -501,6 +549,7 @@ def expected_queued_end(explainer: Explainer, entry: Entry, start: ExpectedTime)
     return ExpectedTime(start.at_ms + max(1, total_ms - attained_ms), start.basis)
 
 
+@fails_alone(FAILED_TIME)
 def expected_running_end(service: Service, running: Running) -> ExpectedTime:
     """Return when a running attempt is expected to end."""
     job = running.job
@@ -522,6 +571,7 @@ def expected_running_end(service: Service, running: Running) -> ExpectedTime:
     return ExpectedTime(now_ms + max(0, total_ms - ran_ms), FORECAST)
 
 
+@fails_alone("")
 def describe_run_time(explainer: Explainer, job: Job) -> str:
     """Return what the run time of a job is based on, in words."""
     state, now_ms = explainer.service.core.state, explainer.service.now_ms()

@@ -364,6 +364,9 @@ class Loop:
             await self._sleep()
             if self._notes and not self._has_urgent_work():
                 await self._run_guarded(self._commit_notes)
+            if self._is_damaged():
+                log.error("an explanation failed and left the state half changed; reading it again")
+                await self._run_guarded(self._reload)
             while self._has_urgent_work() or self._is_cycle_due():
                 await self._run_guarded(self._step)
             if self._closing and not self._requests:
@@ -414,12 +417,17 @@ class Loop:
             self._sleeper.set_result(None)
 
     def _is_cycle_due(self) -> bool:
-        if self._closing or self._deposed is not None or self._is_cycle_paused():
+        is_held_up = self._deposed is not None or self._is_cycle_paused() or self._is_damaged()
+        if self._closing or is_held_up:
             return False
         due_ms = self.core.next_timer_ms()
         is_due = self.core.wants_cycle or (due_ms is not None and due_ms <= self._now_ms())
         # The last space is for commands that end work, not for starts.
         return is_due and not self.store.full_reason()
+
+    def _is_damaged(self) -> bool:
+        """Tell whether a reader of the state failed to undo what it tried."""
+        return self.core.state.cluster.trials != 0
 
     def _is_cycle_paused(self) -> bool:
         """Tell whether the last cycle failed and it is too early to try the next."""

@@ -86,8 +86,8 @@ class ExpectedArrivals:
             due_ms, order, entry = self._next[0]
             self._most_left -= 1
             entry.group = self._state.queue.group(entry.group.key)
-            self._state.queue.add(entry)
             self._entered.append(entry.number)
+            self._state.queue.add(entry)
             again_ms = due_ms + self._period_ms
             if not self._most_left:
                 heappop(self._next)

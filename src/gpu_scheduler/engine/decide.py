@@ -108,10 +108,12 @@ class Cycle:
         """Go through the queue once."""
         one_pass = _Pass(self, now_ms)
         self._kept = one_pass.kept
+        self.state.trials += 1
         try:
             is_complete, self._resume_after = one_pass.run()
         finally:
             one_pass.open_devices()
+            self.state.trials -= 1
         self.complete = self.complete and is_complete
 
     def plan(self) -> Plan:

@@ -9,7 +9,6 @@ from gpu_scheduler.engine.quota.admission import for_gpus
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_resources import NodeResources
-from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.node import Node, NodeState, label_mismatch, matches_labels
 from gpu_scheduler.model.plan import Plan
@@ -76,10 +75,8 @@ class Reasons:
 
     def _has_room(self, entry: Entry) -> bool:
         """Tell whether a job without a reason in the plan would have a place now."""
-        transaction = Transaction(self._state.index)
-        found = place_gang(entry.shape, transaction, self._state.index.find) is not None
-        transaction.undo()
-        return found
+        with self._state.trial() as transaction:
+            return place_gang(entry.shape, transaction, self._state.index.find) is not None
 
     def _no_open_node(self) -> Reason:
         """Why no node at all takes work."""
@@ -129,13 +126,13 @@ def _needs(entry: Entry, shape: RequestShape | None = None) -> str:
 
 def _by_rack(state: ClusterState, entry: Entry) -> str:
     """How many members the rack with the most room could take now."""
-    transaction = Transaction(state.index)
     least = entry.shape.min_members
     wanted = entry.shape.members[:least]
-    rooms = [
-        (-most_members(transaction, wanted, state.index.find, bits), name)
-        for name, bits in state.index.racks().items()
-    ]
+    with state.trial() as transaction:
+        rooms = [
+            (-most_members(transaction, wanted, state.index.find, bits), name)
+            for name, bits in state.index.racks().items()
+        ]
     room, name = min(rooms, default=(0, ""))
     return (
         f"the rack with the most room, {name or 'which has no name'}, could take {-room} of {least}"

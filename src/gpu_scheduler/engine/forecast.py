@@ -74,7 +74,8 @@ class Foresight:
     jobs of unknown run time on whose ends such a start hangs, `after` the job whose end lets it
     start. `is_whole` says that the roll-out came to its end: a job without a start then gets none
     from any expected end. Where `runs` is a list, the roll-out adds every expected run to it, and
-    goes on until all tasks of arrays have started. `reached_ms` is how far it came.
+    goes on until all tasks of arrays have started. `reached_ms` is how far it came. After an error
+    `failed_at` is the number of the job that was considered (0: none).
     """
 
     starts: dict[int, int] = field(default_factory=dict)
@@ -83,6 +84,7 @@ class Foresight:
     is_whole: bool = False
     runs: list[ForecastRun] | None = None
     reached_ms: int = 0
+    failed_at: int | None = None
 
 
 def forecast(
@@ -118,14 +120,19 @@ def foresee(
     `run_ms_of` may raise to stop; `is_late` is asked before every pass over the queue.
     """
     waiting_jobs = len(state.queue.entries)
+    state.trials += 1
     expected = ExpectedArrivals(state, *arrivals.expected(now_ms))
-    transaction = Transaction(state.index)
+    roll_out = None
     try:
-        roll_out = _RollOut(state, transaction, now_ms, run_ms_of, is_guess)
-        roll_out.run(found, until, is_late, waiting_jobs, expected)
+        with state.trial() as transaction:
+            roll_out = _RollOut(state, transaction, now_ms, run_ms_of, is_guess)
+            roll_out.run(found, until, is_late, waiting_jobs, expected)
+    except Exception:
+        found.failed_at = 0 if roll_out is None else roll_out.considered
+        raise
     finally:
-        transaction.undo()
         expected.remove()
+        state.trials -= 1
 
 
 def forecast_start(
@@ -177,6 +184,11 @@ class _RollOut:
         self._last_ends: dict[int, _End] = {}
         self._ends = self._running_ends()
         self._order = len(state.ends)
+
+    @property
+    def considered(self) -> int:
+        """The number of the job that is considered, 0 before the first."""
+        return self._cycle.considered
 
     def run(
         self,

@@ -8,6 +8,7 @@ an answer counts on no eviction and on no later submission.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,6 @@ from gpu_scheduler.engine.policy import Policy, Preemption
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.engine.reservation.reserved_devices import choose_devices
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.cluster_snapshot import Snapshot, Waiting
 from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.node import Device, Node, NodeClosure
@@ -68,7 +68,7 @@ class Answer:
     """The roll-outs of the state as it is, with each supposed job, and with the changes.
 
     `reserved` are the devices of a supposed reservation. `error` says why the changes are not
-    possible.
+    possible. `traces` are those of errors of the engine: such a roll-out ended early.
     """
 
     base: Foresight = field(default_factory=Foresight)
@@ -76,6 +76,7 @@ class Answer:
     changed: Foresight | None = None
     reserved: tuple[tuple[str, tuple[int, ...]], ...] = ()
     error: SchedulerError | None = None
+    traces: list[str] = field(default_factory=list)
 
 
 def answer(question: Question, is_late: Callable[[float], bool] = lambda _part: False) -> Answer:
@@ -91,25 +92,30 @@ def answer(question: Question, is_late: Callable[[float], bool] = lambda _part: 
         nonlocal done
         done += 1
         part = done / parts
-        _reserve(state, question.now_ms)
         foresight = Foresight(runs=[], reached_ms=question.now_ms)
-        foresee(
-            state,
-            question.now_ms,
-            foresight,
-            is_guess=lambda job, _ran_ms: job.number in question.guesses,
-            is_late=lambda: is_late(part),
-        )
+        try:
+            _reserve(state, question.now_ms)
+            foresee(
+                state,
+                question.now_ms,
+                foresight,
+                is_guess=lambda job, _ran_ms: job.number in question.guesses,
+                is_late=lambda: is_late(part),
+            )
+        except Exception:  # noqa: BLE001 - the caller logs the trace
+            found.traces.append(traceback.format_exc())
+            foresight.failed_at = foresight.failed_at or 0
         return foresight
 
     state = copy_of(question, question.policy)
     found.base = roll_out(state)
     reservations = state.reservations
     for waiting in question.jobs:
-        state.enqueue(waiting)
-        found.with_job.append(roll_out(state))
-        state.dequeue(waiting.job.number)
-        state.reservations = reservations
+        if state.trials:
+            state = copy_of(question, question.policy)
+        state.set_reservations(tuple(reservations.values()))
+        with state.supposed(waiting):
+            found.with_job.append(roll_out(state))
     if question.changes is not None:
         try:
             changed, found.reserved = _changed_state(question, question.changes)
@@ -125,13 +131,10 @@ def _reserve(state: ClusterState, now_ms: int) -> None:
 
     A roll-out keeps the reservations with which it begins, and makes its own from pass to pass.
     """
-    transaction = Transaction(state.index)
-    try:
+    with state.trial() as transaction:
         cycle = Cycle(state, transaction, with_evictions=False)
         cycle.run(now_ms)
         plan = cycle.plan()
-    finally:
-        transaction.undo()
     state.set_reservations(plan.reservations)
 
 

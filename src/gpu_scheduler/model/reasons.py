@@ -31,6 +31,7 @@ class ReasonCode(StrEnum):
     ARRAY_LIMIT = "array_limit"
     HELD = "held"
     INTERNAL_ERROR = "internal_error"
+    UNEXPLAINED = "unexplained"
     BEGIN_TIME = "begin_time"
     DEPENDENCY = "dependency"
     BACKOFF = "backoff"
@@ -139,6 +140,7 @@ SENTENCES = {
         "set aside after an internal error of the scheduler: {error}; the server's log has the "
         "trace, and `tgpu release` tries the job again"
     ),
+    ReasonCode.UNEXPLAINED: "unknown, after an internal error; the server's log has the trace",
     ReasonCode.BEGIN_TIME: "asked not to begin before {begin_ms}",
     ReasonCode.DEPENDENCY: "waiting for job {job} ({kind})",
     ReasonCode.BACKOFF: "waiting until {until_ms} before the next attempt",

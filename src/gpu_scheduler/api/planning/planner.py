@@ -166,7 +166,10 @@ def _exchange(process: subprocess.Popen[bytes], question: Question) -> Answer:
     if process.returncode:
         log.error("a forecast failed", exit_code=process.returncode)
         raise ClusterError("the forecast failed; the standard error of the server says why")
-    return read_answer(data)
+    answer = read_answer(data)
+    for trace in answer.traces:
+        log.error("a forecast failed", trace=trace)
+    return answer
 
 
 MOST_WAITING = 5_000

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
+import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -45,6 +47,7 @@ MB = 1 << 20
 UJ_PER_JOULE = 10**6
 MOST_SERVICES = 500
 STATES = ("ready", "starting", "failing", "degraded", "updating", "stopped", "ended", "deleting")
+log = structlog.get_logger("api")
 Requests = dict[tuple[str, str, int], int]
 COUNTED = (
     ("service_restarts", "Ends of replicas that were followed by a restart.", "service_restart"),
@@ -98,24 +101,34 @@ class SchedulerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield all metrics."""
-        yield from self._jobs()
-        yield from self._work()
-        yield from self._nodes()
-        yield from self._devices()
-        yield self._energy()
-        yield from self._health()
-        yield from self._notifications()
-        yield self._http()
-        yield from service_metrics(self._context.service)
-        yield from pool_metrics(self._context.service)
-        yield self._start_ranges()
+        service = self._context.service
+        parts: tuple[Callable[[], Iterable[Metric]], ...] = (
+            self._jobs,
+            self._work,
+            self._nodes,
+            self._devices,
+            self._energy,
+            self._health,
+            self._notifications,
+            self._http,
+            partial(service_metrics, service),
+            partial(pool_metrics, service),
+            self._start_ranges,
+        )
+        for part in parts:
+            try:
+                families = list(part())
+            except Exception:
+                log.exception("some metrics failed; the scrape has the others")
+                continue
+            yield from families
 
-    def _start_ranges(self) -> Metric:
+    def _start_ranges(self) -> Iterator[Metric]:
         kept = self._context.state.ranges_kept
         counts = _counter("start_ranges", "Starts by their place in the expected range.", "result")
         for result in ("within", "early", "late"):
             counts.add_metric([result], kept[result])
-        return counts
+        yield counts
 
     def _jobs(self) -> Iterator[Metric]:
         service = self._context.service
@@ -228,12 +241,12 @@ class SchedulerCollector(Collector):
                 family.add_metric([kind.removeprefix("gpu_")], count)
         return family
 
-    def _energy(self) -> Metric:
+    def _energy(self) -> Iterator[Metric]:
         family = _counter("gpu_energy_joules", "Energy that a GPU has drawn.", "node", "gpu")
         gauges = self._context.state.gpu_meter
         for (node_id, index), energy_uj in sorted(gauges.energy_uj.items()):
             family.add_metric([node_id, str(index)], energy_uj / UJ_PER_JOULE)
-        return family
+        yield family
 
     def _health(self) -> Iterator[Metric]:
         found = list(findings(self._context))
@@ -268,11 +281,11 @@ class SchedulerCollector(Collector):
             dropped.add_metric([name], lane.given_up)
         yield from (waiting, oldest, sent, failed, dropped)
 
-    def _http(self) -> Metric:
+    def _http(self) -> Iterator[Metric]:
         family = _counter("http_requests", "Answers of the API.", "method", "path", "status")
         for (method, path, status), count in sorted(self._requests.items()):
             family.add_metric([method, path, str(status)], count)
-        return family
+        yield family
 
 
 def metrics_operation(context: Context, requests: Requests) -> Operation:

@@ -216,7 +216,9 @@ def cuts_of(forecast: Forecast) -> list[str]:
         cut.append(
             f"only the first {MOST_WAITING} of {forecast.waiting} waiting jobs are in the forecast"
         )
-    if not base.is_whole and len(base.starts) < considered:
+    if base.failed_at is not None:
+        cut.append("an internal error ended the forecast early; the server's log has the trace")
+    elif not base.is_whole and len(base.starts) < considered:
         cut.append(
             f"the forecast ran out of time at {write_time(base.reached_ms)}; "
             f"{considered - len(base.starts)} waiting jobs start later or were not reached"

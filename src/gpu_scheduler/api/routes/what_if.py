@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.expected_times import UNKNOWN_RUN_TIME, obstacle_of_new
+from gpu_scheduler.api.expected_times import FAILED, UNKNOWN_RUN_TIME, obstacle_of_new
 from gpu_scheduler.api.http.openapi import Router
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
 from gpu_scheduler.api.planning.planner import MOST_WAITING, question_of
@@ -278,6 +278,9 @@ def _fill_in(
         return
     form.effect = _effect(question, answer, found)
     start_ms = found.starts.get(number)
+    if start_ms is None and found.failed_at is not None:
+        form.start_unknown = FAILED
+        return
     if start_ms is None:
         form.start_unknown = (
             "no job that is expected to end frees enough for it"
@@ -394,7 +397,9 @@ def _cuts(question: Question, answer: Answer, waiting: int) -> list[str]:
     if waiting > considered:
         cut.append(f"only the first {MOST_WAITING} of {waiting} waiting jobs were considered")
     further = [answer.changed] if answer.changed is not None else answer.with_job
-    late = [one for one in (answer.base, *further) if not one.is_whole]
+    if answer.traces:
+        cut.append("an internal error ended a forecast early; the server's log has the trace")
+    late = [one for one in (answer.base, *further) if not one.is_whole and one.failed_at is None]
     if late:
         until = write_time(min(one.reached_ms for one in late))
         cut.append(f"the time ran out: starts after {until} were not compared")

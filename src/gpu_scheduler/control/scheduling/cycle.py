@@ -284,7 +284,11 @@ def _commit_start(state: ControlState, start: Start, now_ms: int, outcome: Outco
         estimate = state.estimates.pop(job.id, None)
         if estimate is not None:
             outcome.writes.append(replace(estimate, start_ms=now_ms))
-            end_estimate(state, estimate, now_ms)
+            try:
+                end_estimate(state, estimate, now_ms)
+            except Exception:
+                # The statistics of forecasts must not keep a job from starting.
+                log.exception("cannot learn from the start of a job", job=job.id)
     suffix = "" if start.task is None else f"_{start.task}"
     allocation = Allocation(
         id=f"{job.id}{suffix}.{task.attempt}",

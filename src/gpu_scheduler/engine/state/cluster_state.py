@@ -6,7 +6,8 @@ from its own snapshot gives the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
@@ -20,6 +21,7 @@ from gpu_scheduler.engine.quota.tree import TreeLimits
 from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
+from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota, Running, Snapshot, Waiting
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
@@ -184,6 +186,9 @@ class ClusterState:
         self.by_class: dict[int, dict[str, RunningEntry]] = {}
         self.running_tasks: dict[int, int] = {}
         self.anti_affinity_counts = AntiAffinityCounts()
+        self.trials = 0
+        """Changes that are only tried, and not undone yet. Between two messages it is 0, unless an
+        error kept a trial from being undone: then the state is to be thrown away."""
         self.reservations: dict[int, Reservation] = {}
         self.advance_reservations: dict[str, AdvanceReservation] = {}
         self.tenant_usage: dict[str, AccountUsage] = {}
@@ -560,6 +565,28 @@ class ClusterState:
             entries.append(Entry(one, shape, group, key, job_class))
         if entries:
             self.queue.add_alike(entries)
+
+    @contextmanager
+    def supposed(self, waiting: Waiting) -> Iterator[Entry]:
+        """Add a job, and remove it at the end, also after an error."""
+        self.trials += 1
+        entry = self.enqueue(waiting)
+        try:
+            yield entry
+        finally:
+            self.dequeue(entry.number)
+            self.trials -= 1
+
+    @contextmanager
+    def trial(self) -> Iterator[Transaction]:
+        """A transaction that is undone at the end, also after an error."""
+        transaction = Transaction(self.index)
+        self.trials += 1
+        try:
+            yield transaction
+        finally:
+            transaction.undo()
+            self.trials -= 1
 
     def dequeue(self, number: int) -> Waiting:
         """Remove a job that has started or must not start."""

@@ -6,27 +6,33 @@ from collections.abc import Iterable
 
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant
+from gpu_scheduler.model.errors import InternalError
 
 
 class Transaction:
-    """An undo log of takes and gives. `undo` restores the index exactly."""
+    """An undo log of takes and gives. `undo` restores the index exactly.
+
+    After an error within a take, a give or an undo the index is unknown: then `undo` raises.
+    """
 
     __slots__ = ("_log", "index")
 
     def __init__(self, index: NodeIndex) -> None:
         """Start with nothing tried."""
         self.index = index
-        self._log: list[tuple[bool, Grant]] = []
+        self._log: list[tuple[bool, Grant] | None] = []
 
     def take(self, grant: Grant) -> None:
         """Take a grant."""
+        self._log.append(None)
         self.index.take(grant)
-        self._log.append((True, grant))
+        self._log[-1] = (True, grant)
 
     def give(self, grant: Grant) -> None:
         """Give a grant back."""
+        self._log.append(None)
         self.index.give(grant)
-        self._log.append((False, grant))
+        self._log[-1] = (False, grant)
 
     def mark(self) -> int:
         """A savepoint for `undo`."""
@@ -37,11 +43,16 @@ class Transaction:
         log = self._log
         index = self.index
         while len(log) > mark:
-            taken, grant = log.pop()
+            change = log[-1]
+            if change is None:
+                raise InternalError("a change of the node index failed half done")
+            log[-1] = None
+            taken, grant = change
             if taken:
                 index.give(grant)
             else:
                 index.take(grant)
+            log.pop()
 
     def take_instead(self, mark: int, grants: Iterable[Grant]) -> None:
         """Undo everything since the mark and take these grants instead."""

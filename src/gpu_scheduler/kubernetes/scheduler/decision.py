@@ -1,7 +1,8 @@
 """One decision: objects to engine state, `decide`, and the plan as assignments of pods to GPUs.
 
-Pure. What comes in is frozen (`Objects`, `Memory`, the policy and the time); what goes out says
-which pods get which GPUs of which nodes, which pods to evict, and why the others wait.
+Pure, but for the log of errors in forecasts and explanations. What comes in is frozen (`Objects`,
+`Memory`, the policy and the time); what goes out says which pods get which GPUs of which nodes,
+which pods to evict, and why the others wait.
 
 The engine knows nodes, GPUs, CPU and memory. All other rules of Kubernetes become the set of nodes
 that a pod may have. Rules between pods of one plan (a host port that two of them want) are checked
@@ -11,6 +12,8 @@ decides again.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+
+import structlog
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import Reasons
@@ -79,6 +82,7 @@ from gpu_scheduler.model.tenant import Tenant
 _TenantUsage = tuple[tuple[str, AccountUsage], ...]
 _UserUsage = tuple[tuple[tuple[str, str], AccountUsage], ...]
 
+log = structlog.get_logger("kube-scheduler")
 OTHERS_FROM = 1 << 40
 """The first job number of what other pods hold; numbers of jobs are smaller."""
 USAGE_HALF_LIFE_MS = 7 * 86_400_000
@@ -669,7 +673,7 @@ class Translation:
                     "ports, anti-affinity or topology spread"
                 )
             else:
-                found_reason = reasons.of(number)
+                found_reason = _reason_of(reasons, number)
                 reason, lacks_room = str(found_reason), _lacks_room(found_reason)
             for place, member in enumerate(work.members):
                 found[member.pod.key] = WaitingPod(
@@ -700,11 +704,24 @@ class Translation:
         if len(state.queue.entries) > MOST_FORECAST:
             return {}, {}
         found = Foresight()
-        foresee(state, self._now_ms, found, is_guess=lambda job, _: not job.max_runtime_ms)
+        try:
+            foresee(state, self._now_ms, found, is_guess=lambda job, _: not job.max_runtime_ms)
+        except Exception:
+            # The state is only for this decision; starts that were found are valid.
+            log.exception("the forecast failed; the decision goes on without it")
         starts = {
             number: at_ms for number, at_ms in found.starts.items() if not found.guesses[number]
         }
         return starts, starts
+
+
+def _reason_of(reasons: Reasons, number: int) -> Reason:
+    """Why a job waits; an error of the engine costs only this answer."""
+    try:
+        return reasons.of(number)
+    except Exception:
+        log.exception("explanation failed", job_number=number)
+        return Reason(ReasonCode.UNEXPLAINED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

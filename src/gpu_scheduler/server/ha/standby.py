@@ -146,7 +146,9 @@ class StandbyService:
 
     async def fresh(self) -> None:
         """Reload the core if it is too old. Concurrent callers wait for the same reload."""
-        if self.age_s < max(MAX_AGE_S, RELOAD_RATIO * self._reload_took_s):
+        is_fresh = self.age_s < max(MAX_AGE_S, RELOAD_RATIO * self._reload_took_s)
+        # An error in a forecast may have left the state half changed.
+        if is_fresh and not self.core.state.cluster.trials:
             return
         if self._reloading is None:
             self._reloading = asyncio.create_task(self._reload())
