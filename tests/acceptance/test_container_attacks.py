@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.launcher_protocol import Over, Work, WorkDevice
+from gpu_scheduler.agent.launcher_protocol import Container, Over, Work, WorkDevice
 from gpu_scheduler.agent.runners.container import STAGE, ContainerRunner
 from gpu_scheduler.agent.runners.rootless import USER_STORE
 from gpu_scheduler.cli.admin.container_trial import run_trial
@@ -390,7 +390,56 @@ def test_engine_that_takes_long_before_it_begins_container_is_left_alone(
     an_engine(monkeypatch, tmp_path, f"/usr/bin/env python3 {tmp_path}/busy.py")(scenario)
 
 
+def phases_of(rig: Rig, work: Work) -> list[str]:
+    """How far the engine was, by the launcher's reports."""
+    found = [one for one in rig.said if isinstance(one, Container)]
+    return [one.phase for one in found if one.allocation_id == work.allocation_id]
+
+
+def test_pull_and_creation_of_container_are_reported(
+    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    archive = an_image_archive(mallory.home / "slow.tar", "docker.io/library/slow:1", "slow")
+    give(archive, mallory)
+
+    async def scenario(rig: Rig) -> None:
+        work = work_of(rig, mallory, "slow", "cat /message", image=f"docker-archive:{archive}")
+        await rig.launcher.start(work)
+        for phase, gate in (("pulling", "pull"), ("creating", "run")):
+            await rig.until(lambda phase=phase: phases_of(rig, work)[-1:] == [phase])
+            (tmp_path / gate).touch()
+        over = await rig.over(work.allocation_id)
+        assert (over.exit_code, rig.log(work).endswith("slow")) == (0, True), rig.log(work)
+        assert phases_of(rig, work)[:2] == ["pulling", "creating"]
+
+    wait = f"until test -e {tmp_path}/$gate; do sleep 0.1; done"
+    gates = f'case " $* " in *" pull "*) gate=pull; {wait};; *" run "*) gate=run; {wait};; esac'
+    with_it = an_engine(monkeypatch, tmp_path, "true")
+    engine = tmp_path / "podman"
+    first, rest = engine.read_text(encoding="utf-8").split("\n", 1)
+    engine.write_text(f"{first}\n{gates}\n{rest}", encoding="utf-8")
+    with_it(scenario)
+
+
 # --- an engine of root, which a site has to choose
+
+
+def test_pull_by_engine_of_root_is_reported_until_container_begins(
+    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    image = "registry.example.org/ml/absent:1"
+    an_engine(monkeypatch, tmp_path, "true")
+    wait = f"until test -e {tmp_path}/run; do sleep 0.1; done"
+    replace_image(tmp_path / "podman", image, a_root_file_system(tmp_path / "r"), before_run=wait)
+
+    async def scenario(rig: Rig) -> None:
+        work = rootful(rig, mallory, "pull", "sleep 1000", image=image, allowed_images=(image,))
+        await rig.launcher.start(work)
+        await rig.until(lambda: phases_of(rig, work) == ["pulling"])
+        (tmp_path / "run").touch()
+        await rig.until(lambda: phases_of(rig, work) == ["pulling", "begun"])
+
+    with_launcher(scenario)
 
 
 def rootful(rig: Rig, user: LinuxAccount, name: str, script: str, **more: Any) -> Work:

@@ -2,10 +2,12 @@
 
 import pytest
 
-from gpu_scheduler.control.messages import Cancel, Ended, Started
+from gpu_scheduler.control.jobs.attempt_progress import running_reason
+from gpu_scheduler.control.messages import Cancel, ContainerProgress, Ended, Started
 from gpu_scheduler.model.errors import AlreadyExists, UnknownThing, WrongState
+from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import JobState
-from tests.builders import HOUR, MINUTE, SECOND, a_job, a_node, a_policy
+from tests.builders import HOUR, MINUTE, SECOND, a_job, a_node, a_policy, an_array
 from tests.scenarios.lab import Lab
 
 # --- states
@@ -120,8 +122,58 @@ def test_waiting_job_is_cancelled_at_once_and_running_job_is_stopped_first() -> 
     assert lab.state("j2") is JobState.CANCELLED
     assert lab.state("j1") is JobState.RUNNING
     assert lab.stopped() == [("j1.1", "cancelled")]
+    record = lab.core.state.jobs["j1"]
+    assert str(running_reason(lab.core.state, record)).startswith("being cancelled: ")
     lab.ends("j1", exit_code=None, signal=15)
     assert lab.state("j1") is JobState.CANCELLED
+    assert lab.events("j1") == ["submitted", "scheduled", "running", "cancelling", "cancelled"]
+
+
+def test_job_shows_how_far_its_container_is_until_it_begins() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(a_job(number=1))
+    state, node = lab.core.state, lab.core.state.cluster.running["j1.1"]
+    name = node.running.allocation.placements[0].node_id
+    record = state.jobs["j1"]
+
+    def now(phase: str) -> str:
+        lab.do(ContainerProgress("j1.1", 0, name, phase))
+        return str(running_reason(state, record) or "")
+
+    assert now("pulling") == f"pulling its container image on {name}"
+    assert now("pulling") == f"pulling its container image on {name}"
+    assert now("creating") == f"creating its container on {name}"
+    assert now("begun") == ""
+    assert now("unknown word") == ""
+    began = ["submitted", "scheduled", "running"]
+    phases = ["pulling_image", "creating_container", "container_begun"]
+    assert lab.events("j1") == [*began, *phases]
+
+
+def test_pull_is_shown_until_last_member_has_its_image() -> None:
+    lab = Lab(nodes=[a_node(gpus=1, ordinal=0), a_node(gpus=1, ordinal=1)])
+    lab.submit(a_job(number=1, gpus=1, members=2))
+    state = lab.core.state
+    placed = state.cluster.running["j1.1"].running.allocation.placements
+    for place in placed:
+        lab.do(ContainerProgress("j1.1", place.member, place.node_id, "pulling"))
+    lab.do(ContainerProgress("j1.1", placed[0].member, placed[0].node_id, "creating"))
+    text = str(running_reason(state, state.jobs["j1"]))
+    assert text == f"pulling its container image on {placed[1].node_id}"
+    lab.ends("j1")
+    assert state.container_phases == {}
+
+
+def test_task_that_is_cancelled_says_so_and_its_array_does_not() -> None:
+    lab = Lab(nodes=[a_node(gpus=2)], obedient=False)
+    lab.submit(an_array(tasks="0-1", number=1))
+    lab.do(Cancel("j1", IntervalSet.of([0])))
+    state, record = lab.core.state, lab.core.state.jobs["j1"]
+    assert "being cancelled" in str(running_reason(state, record, 0))
+    assert running_reason(state, record, 1) is None
+    assert running_reason(state, record) is None
+    lab.do(Cancel("j1"))
+    assert "being cancelled" in str(running_reason(state, record))
 
 
 def test_ended_or_unknown_job_cannot_be_cancelled() -> None:

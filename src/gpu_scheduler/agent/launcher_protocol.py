@@ -223,7 +223,21 @@ class Saved:
     at_ms: int
 
 
-Report = Prepared | Began | Over | Saved
+PULLING, CREATING, BEGUN = "pulling", "creating", "begun"
+"""How far a container engine is; the server uses the same words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """How far the engine of a job's container is, if it takes longer than a moment."""
+
+    allocation_id: str
+    member: int
+    at_ms: int
+    phase: str
+
+
+Report = Prepared | Began | Over | Saved | Container
 
 # Values to JSON objects, and back
 
@@ -234,11 +248,12 @@ _TUPLES = (
 )
 _DEVICE_FIELDS = tuple(WorkDevice.__slots__)
 _TERMINAL_FIELDS = tuple(WorkTerminal.__slots__)
-_REPORTS: dict[str, type[Prepared] | type[Began] | type[Over] | type[Saved]] = {
+_REPORTS: dict[str, type[Report]] = {
     "prepared": Prepared,
     "began": Began,
     "over": Over,
     "saved": Saved,
+    "container": Container,
 }
 
 

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.launcher.journal import sync_directory
-from gpu_scheduler.agent.launcher_protocol import Began, Over, Prepared, Report, Saved
+from gpu_scheduler.agent.launcher_protocol import Began, Container, Over, Prepared, Report, Saved
 from gpu_scheduler.agent.machine import Machine, replace_file
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.model.measurements import NodeReadings
@@ -257,17 +257,20 @@ def fact_from(report: Report, machine: Machine) -> pb.Fact:
             fact.over.CopyFrom(_message(pb.Over, report, ago_ms=ago_ms))
         case Saved():
             fact.saved.CopyFrom(pb.Saved(ago_ms=ago_ms))
+        case Container():
+            fact.container.CopyFrom(pb.Container(phase=report.phase))
     return fact
 
 
 def add_report(known: list[Report], report: Report) -> bool:
     """Add a report to those of a member, in the order to send them; True if it is new.
 
-    Each kind of report occurs once; of checkpoint reports (`Saved`) only the newest is kept.
+    Each kind of report occurs once; of checkpoints (`Saved`) and `Container` the newest is kept.
     """
     last = next((old for old in known if type(old) is type(report)), None)
     if last is not None:
-        if not isinstance(report, Saved) or report.at_ms <= last.at_ms:
+        is_newer = isinstance(report, Saved) and report.at_ms > last.at_ms
+        if not is_newer and not (isinstance(report, Container) and report != last):
             return False
         known.remove(last)
     known.append(report)

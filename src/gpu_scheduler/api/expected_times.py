@@ -24,7 +24,8 @@ import structlog
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.gang_commit import preparing
 from gpu_scheduler.control.job_record import JobRecord
-from gpu_scheduler.control.nodes.lost_nodes import on_lost_node, suspect_node_of
+from gpu_scheduler.control.jobs.attempt_progress import running_reason
+from gpu_scheduler.control.nodes.lost_nodes import suspect_node_of
 from gpu_scheduler.engine.arrivals import FIRST_NUMBER
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.fair_share import FairShare
@@ -179,14 +180,14 @@ class Explainer:
         if record is None:
             return None
         if not record.queued:
-            return record.why() or on_lost_node(state, record) or preparing(state, record)
+            return record.why() or running_reason(state, record) or preparing(state, record)
         return explain(state.cluster, self.service.last_plan or Plan(), record.job.number)
 
-    def lost_node(self, job_id: str, task: int | None = None) -> Reason | None:
-        """Return the reason that a job, or one of its tasks, is on a node that does not respond."""
+    def running_reason(self, job_id: str, task: int | None = None) -> Reason | None:
+        """Return what to know of a job, or a task, that has its devices: a lost node, a stop."""
         state = self.service.core.state
         record = state.jobs.get(job_id)
-        return None if record is None else on_lost_node(state, record, task)
+        return None if record is None else running_reason(state, record, task)
 
     def suspect_node(self, job_id: str, task: int | None = None) -> Node | None:
         """Return the node of a job that sends no heartbeats but does not count as lost yet."""

@@ -15,7 +15,13 @@ from gpu_scheduler.control import gang_commit, services
 from gpu_scheduler.control import messages as m
 from gpu_scheduler.control.access import credentials
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.jobs import attempt_events, commands, queueing, submit
+from gpu_scheduler.control.jobs import (
+    attempt_events,
+    attempt_progress,
+    commands,
+    queueing,
+    submit,
+)
 from gpu_scheduler.control.nodes import admin, inventory, lost_nodes
 from gpu_scheduler.control.scheduling import cycle, reservation_commands, wall_clock_step
 from gpu_scheduler.control.state import ControlState, CoreLimits
@@ -133,6 +139,7 @@ HANDLERS: dict[type, Handler] = {
     m.Prepared: gang_commit.on_prepared,
     m.Started: attempt_events.on_started,
     m.Ended: attempt_events.on_ended,
+    m.ContainerProgress: attempt_progress.on_container_progress,
     m.Checkpointed: attempt_events.on_checkpointed,
     m.ReplicaChecked: services.on_replica_checked,
     # scheduling

@@ -478,6 +478,16 @@ class Ended(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerProgress(Fact):
+    """How far the container engine of a member is: a key of `CONTAINER_PHASES`, or `begun`."""
+
+    allocation_id: str
+    member: int
+    node_id: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpointed(Fact):
     """A job saved its work `ago_ms` ago, by the clock of its node."""
 

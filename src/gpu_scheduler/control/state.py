@@ -171,6 +171,11 @@ class ControlState:
         self.ended: OrderedDict[str, EndedJob] = OrderedDict()
         self.unplaced: dict[str, None] = {}
         """Jobs for which no suitable node has been found yet."""
+        self.container_phases: dict[str, dict[int, tuple[str, str]]] = {}
+        """Node and phase of container engines, by attempt and member, until the containers begin.
+
+        It is not stored: the agents repeat it to the next server.
+        """
         self.next_number = 1
         self.queued_tasks = 0
         self.queued_of: dict[tuple[str, str], int] = {}

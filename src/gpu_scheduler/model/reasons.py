@@ -40,6 +40,10 @@ class ReasonCode(StrEnum):
     PORT_TAKEN = "port_taken"
     STOPPING = "stopping"
     ON_LOST_NODE = "on_lost_node"
+    CANCELLING = "cancelling"
+    BEING_STOPPED = "being_stopped"
+    PULLING_IMAGE = "pulling_image"
+    CREATING_CONTAINER = "creating_container"
     NO_NODES = "no_nodes"
     NODES_CLOSED = "nodes_closed"
     NO_RUNNER = "no_runner"
@@ -152,6 +156,10 @@ SENTENCES = {
         "on a lost node since {silent_ms}; nothing is heard of {node}, where it may still run; "
         "{then}"
     ),
+    ReasonCode.CANCELLING: "being cancelled: it was told to stop, and has not ended yet",
+    ReasonCode.BEING_STOPPED: "being stopped: {cause}",
+    ReasonCode.PULLING_IMAGE: "pulling its container image on {nodes}",
+    ReasonCode.CREATING_CONTAINER: "creating its container on {nodes}",
     ReasonCode.NO_NODES: "no node is online",
     ReasonCode.NODES_CLOSED: "no node takes work: {found}",
     ReasonCode.NO_RUNNER: "no node has a {runner}; install one, or submit it without",

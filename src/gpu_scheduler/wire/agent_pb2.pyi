@@ -248,7 +248,7 @@ class Facts(_message.Message):
     def __init__(self, facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ...) -> None: ...
 
 class Fact(_message.Message):
-    __slots__ = ("at_ms", "allocation_id", "member", "began", "over", "saved", "prepared", "ready")
+    __slots__ = ("at_ms", "allocation_id", "member", "began", "over", "saved", "prepared", "ready", "container")
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +257,7 @@ class Fact(_message.Message):
     SAVED_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
     at_ms: int
     allocation_id: str
     member: int
@@ -265,7 +266,14 @@ class Fact(_message.Message):
     saved: Saved
     prepared: Prepared
     ready: Ready
-    def __init__(self, at_ms: _Optional[int] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ...) -> None: ...
+    container: Container
+    def __init__(self, at_ms: _Optional[int] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., container: _Optional[_Union[Container, _Mapping]] = ...) -> None: ...
+
+class Container(_message.Message):
+    __slots__ = ("phase",)
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    def __init__(self, phase: _Optional[str] = ...) -> None: ...
 
 class Began(_message.Message):
     __slots__ = ("pid",)

@@ -1,6 +1,8 @@
 """Budgets of job logs: which files go first, and how a log in use is cut."""
 
 import asyncio
+import ctypes
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from gpu_scheduler.agent.launcher_protocol import Over
 
 MB = 1 << 20
 PLENTY = 1_000 * MB
+KEEP_SIZE = 1
+"""FALLOC_FL_KEEP_SIZE"""
 
 
 def a_file(name: str, size_mb: int = 1, *, uid: int = 1, age: int = 0, **more: Any) -> LogFile:
@@ -119,6 +123,33 @@ def test_log_in_use_is_cut_and_says_so(tmp_path: Path) -> None:
     assert keeper.log_bytes == 0
     asyncio.run(keeper.check_budgets())
     assert keeper.take_cuts() == []
+
+
+def test_space_that_job_reserves_behind_end_of_log_counts_and_is_freed(tmp_path: Path) -> None:
+    log = tmp_path / "job-1/job-1.1.0.log"
+    log.parent.mkdir()
+    log.write_bytes(b"small\n")
+    with log.open("ab") as writer:
+        if ctypes.CDLL(None).fallocate(writer.fileno(), KEEP_SIZE, 0, ctypes.c_long(9 * MB)):
+            pytest.skip("this file system cannot reserve space behind the end of a file")
+        assert log.stat().st_size < MB < log.stat().st_blocks * 512
+        keeper = a_keeper(tmp_path, log_job_bytes=2 * MB, log_total_bytes=100 * MB)
+        asyncio.run(keeper.check_budgets())
+    assert log.stat().st_blocks * 512 < MB
+    assert b"were cut" in log.read_bytes()
+
+
+def test_end_of_log_that_job_moves_away_counts_nothing(tmp_path: Path) -> None:
+    """The sum of such sizes would not fit into the message of the agent."""
+    for number in range(3):
+        log = tmp_path / f"job-{number}/job-{number}.1.0.log"
+        log.parent.mkdir()
+        log.write_bytes(b"x" * MB)
+        os.truncate(log, 1 << 43)
+    keeper = a_keeper(tmp_path, log_total_bytes=100 * MB)
+    asyncio.run(keeper.check_budgets())
+    assert keeper.log_bytes < 4 * MB
+    assert len(list(tmp_path.glob("*/*.log"))) == 3
 
 
 def test_log_of_attempt_that_starts_during_the_check_is_kept(tmp_path: Path) -> None:

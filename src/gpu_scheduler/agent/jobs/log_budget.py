@@ -36,6 +36,8 @@ LEAST_CUT_BYTES = 1 << 20
 MOST_FREE_BYTES = 1 << 30
 LEFT_AFTER_S = 120.0
 """A discarded scratch directory that is older could not be removed."""
+BLOCK_BYTES = 512
+"""The unit of `st_blocks`."""
 PAUSE_EVERY = 50
 PAUSE_S = 0.001
 MB = 1 << 20
@@ -170,6 +172,8 @@ def _mb(size: int) -> str:
 def find_logs(logs_dir: Path, jobs: Collection[str] | None = None) -> list[LogFile]:
     """The log files, of these jobs or of all.
 
+    Their size is what they take on the disk: a job can reserve space behind the end of its log, or
+    move that end far away without writing.
     Other threads get a chance now and then: there may be 100,000 directories.
     """
     found: list[LogFile] = []
@@ -190,7 +194,8 @@ def find_logs(logs_dir: Path, jobs: Collection[str] | None = None) -> list[LogFi
                     if is_log and entry.is_file(follow_symlinks=False):
                         found.append(
                             LogFile(
-                                *(entry.path, job_id, uid, status.st_size, status.st_mtime_ns),
+                                *(entry.path, job_id, uid),
+                                *(status.st_blocks * BLOCK_BYTES, status.st_mtime_ns),
                                 is_part=bool(part),
                             )
                         )
@@ -215,6 +220,8 @@ def drop(chosen: LogFile, reason: str) -> bool:
             return True
         file = os.open(chosen.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         try:
+            # Tmpfs frees space behind the end of a file only if the size changes.
+            os.ftruncate(file, 1)
             os.ftruncate(file, 0)
             cut = f"tgpu: {_mb(chosen.size)} of this log were cut: {reason}\n"
             os.write(file, cut.encode())

@@ -138,8 +138,11 @@ def read_small(path: str) -> str:
     return ""
 
 
-def read_podman_file(work: Work, name: str) -> str:
-    """Read a small file of podman's state, which the job's user could have replaced by links."""
+def read_podman_file(work: Work, name: str) -> str | None:
+    """Read a small file of podman's state, which the job's user could have replaced by links.
+
+    None if there is no such file.
+    """
     with suppress(OSError), _opened(work.scratch_dir) as scratch:
         state = os.open(rootless.STATE, _DIRECTORY, dir_fd=scratch)
         try:
@@ -150,7 +153,7 @@ def read_podman_file(work: Work, name: str) -> str:
                 os.close(file)
         finally:
             os.close(state)
-    return ""
+    return None
 
 
 def _write(directory: int, name: str, text: str, work: Work, mode: int) -> None:

@@ -18,6 +18,7 @@ from gpu_scheduler.agent.launcher.context import LauncherContext, ignore_result
 from gpu_scheduler.agent.launcher.leases import LEASE, TOO_LATE, Leases
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.lifecycle.cleanup import Cleanup
+from gpu_scheduler.agent.launcher.lifecycle.containers import container_report
 from gpu_scheduler.agent.launcher.lifecycle.start import Starter
 from gpu_scheduler.agent.launcher.lifecycle.start_gate import (
     StartGate,
@@ -213,6 +214,8 @@ class Supervisor:
                 found.append(prepared_report(attempt))
             elif attempt.phase is Phase.RUNNING:
                 found.append(began_report(attempt))
+                if attempt.container_phase:
+                    found.append(container_report(attempt))
                 if attempt.checkpoint_ns:
                     found.append(scratch.saved_report(attempt))
         return found

@@ -206,6 +206,13 @@ class ContainerRunner(Runner):
         form = _PODMAN_FORMAT if self.is_podman else _FORMAT
         return (*self._base(), "container", "inspect", "--format", form, container_name(work))
 
+    def image_command(self, work: Work) -> tuple[str, ...]:
+        """Fails while root's engine does not have the image."""
+        if work.image.startswith(ROOTFS):
+            return ("true",)
+        find = ("exists",) if self.is_podman else ("inspect", "--format", "{{.Id}}")
+        return (*self._base(), "image", *find, "--", _pinned(work))
+
     def clear_command(self, work: Work) -> tuple[str, ...]:
         if in_rootless_container(work):
             return ()

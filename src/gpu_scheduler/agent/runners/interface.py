@@ -82,6 +82,11 @@ class Runner(ABC):
         del work
         return ()
 
+    def image_command(self, work: Work) -> tuple[str, ...]:
+        """The command that fails while the engine lacks the image; empty if there is no engine."""
+        del work
+        return ()
+
     def ending(self, work: Work, inspected: str) -> Ending:
         """Parse the output of the inspect command, or the file that a session has written."""
         del work, inspected

@@ -26,6 +26,8 @@ EXIT_FILE = "exit"
 """In that directory: the exit code of podman, for a launcher that did not see it end."""
 PID_FILE = "pid"
 """In that directory: exists if the container has begun."""
+PULLING_FILE = "pulling"
+"""In that directory: exists while podman pulls the image."""
 USER_STORE = ".local/share/tgpu/images"
 """In the home directory: what jobs have pulled."""
 PODMAN_STORE = ".local/share/containers/storage"
@@ -59,9 +61,11 @@ ${{own:+--storage-opt}} ${{own:+"additionalimagestore=$own"}} "$@"
 image={image}
 if ! podman image exists "$image" </dev/null 2>/dev/null; then
     echo "tgpu: pulling the image $image" >&2
+    : >"$STATE/{pulling_file}"
     rm -rf "$store/libpod"
     pulled=$(command {store_engine} --root "$store" --runroot {run}/s --tmpdir {run}/t \
 pull --quiet "$image" </dev/null) || exit 125
+    rm -f "$STATE/{pulling_file}"
     image=${{pulled##*[!0-9a-f]}}
 fi
 set -- --pull=never -- "$image" "$@"
@@ -151,6 +155,7 @@ def run_command(
         ]
         find = _FIND_IMAGE.format(
             user_store=USER_STORE,
+            pulling_file=PULLING_FILE,
             podman_store=PODMAN_STORE,
             engine=words,
             store_engine=shlex.join(podman),

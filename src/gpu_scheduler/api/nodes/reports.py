@@ -28,6 +28,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import (
     Checkpointed,
     Command,
+    ContainerProgress,
     DeviceSample,
     DevicesSampled,
     Fact,
@@ -138,6 +139,9 @@ class ReportHandler:
         elif kind == "ready":
             ready = fact.ready
             self.post(ReplicaChecked(allocation.id, ready.is_ready, ready.port, ready.detail))
+        elif kind == "container":
+            where = (allocation.id, fact.member, session.node)
+            self.post(ContainerProgress(*where, fact.container.phase))
         elif kind == "saved":
             self.post(Checkpointed(allocation.id, fact.saved.ago_ms))
         elif kind == "over":

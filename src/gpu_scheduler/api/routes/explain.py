@@ -109,9 +109,9 @@ async def explain_job(context: Context, request: Request) -> Response:
                 failure = await asyncio.to_thread(first_failure_text, row, store)
                 form.reason += f"; {failure}" if failure else ""
         form.reason = form.reason or f"{state.value} since {format_utc(start_ms or 0)}"
-        lost = explainer.lost_node(job.id, task)
-        if lost is not None:  # matters more than since when it runs
-            (form.code, form.reason), form.details = describe_reason(lost), dict(lost.data)
+        now = explainer.running_reason(job.id, task)
+        if now is not None:  # matters more than since when it runs
+            (form.code, form.reason), form.details = describe_reason(now), dict(now.data)
         silent = explainer.suspect_node(job.id, task)
         if silent is not None:
             form.reason += (

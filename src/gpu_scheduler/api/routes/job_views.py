@@ -18,7 +18,7 @@ from gpu_scheduler.api.expected_times import describe_reason, expected_running_e
 from gpu_scheduler.api.ha.leadership_gate import note_stale
 from gpu_scheduler.api.http.request import form_of, in_units
 from gpu_scheduler.api.interfaces import Attach, Service
-from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
+from gpu_scheduler.control.jobs.attempt_progress import running_reason
 from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
@@ -477,6 +477,8 @@ class JobViews:
         form.placed_members = len(form.allocation) if row.job.is_gang and form.allocation else None
         form.attempt = form.preemptions = 0
         form.started_at = form.ended_at = form.exit_code = form.signal = form.expected_end = None
+        if row.job.array is not None and not row.reason:
+            form.reason = self._task_reason(row, number)
         for task in self._store.tasks(row.job.id, only=IntervalSet.of([number])):
             form.attempt, form.preemptions = task.attempt, task.preemptions
             form.started_at, form.ended_at = write_time(task.start_ms), write_time(task.end_ms)
@@ -560,20 +562,29 @@ class JobViews:
     def _wait_reason(self, row: JobRow) -> str:
         """Return why a queued job waits, by the last cycle.
 
-        For a running job: that its node is lost, or its current warning.
+        For a job with devices: that its node is lost, that it is being stopped, that its container
+        is being prepared, or its current warning.
         """
         state = self._service.core.state
         record = state.jobs.get(row.job.id)
         if record is None and row.state not in ENDED:
             note_stale(row.job.id)
         if row.state in HOLDING and record is not None:
-            lost = describe_reason(on_lost_node(state, record))[1]
-            return lost or self._warning(f"{row.job.id}.{row.attempt}")
+            found = describe_reason(running_reason(state, record))[1]
+            return found or self._warning(f"{row.job.id}.{row.attempt}")
         if row.state is not JobState.PENDING or record is None or not record.queued:
             return ""
         if self._reasons is None:
             self._reasons = Reasons(state.cluster, self._service.last_plan or Plan())
         return describe_reason(self._reasons.brief(row.job.number))[1]
+
+    def _task_reason(self, row: JobRow, number: int) -> str:
+        """Return what to know of one task that has its devices, else why the array waits."""
+        state = self._service.core.state
+        record = state.jobs.get(row.job.id)
+        if record is None or task_state(row, number) not in HOLDING:
+            return self._wait_reason(row)
+        return describe_reason(running_reason(state, record, number))[1]
 
     def _warning(self, allocation_id: str) -> str:
         gauge = self._service.core.state.gpu_meter.attempts.get(allocation_id)

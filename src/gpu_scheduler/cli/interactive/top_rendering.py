@@ -14,7 +14,7 @@ from typing import Any
 from gpu_scheduler.cli.cluster.gpus import is_measured
 from gpu_scheduler.cli.interactive import top
 from gpu_scheduler.cli.interactive.top import State
-from gpu_scheduler.cli.jobs.columns import STATES, WARNED, seconds_at
+from gpu_scheduler.cli.jobs.columns import STATES, note_text, seconds_at
 from gpu_scheduler.cli.text.tables import STATE_COLOURS, counted, in_local_time, visible
 from gpu_scheduler.cli.text.tables import width_of as width
 from gpu_scheduler.cli.text.values import clock_text, duration_text, size_text
@@ -427,10 +427,10 @@ def _values(job: dict[str, Any], now: float) -> dict[str, str]:
     gpus = f"{total:g}"
     if members > 1 and round(each * members, 2) == total:
         gpus = f"{members}x{each:g}"  # a gang, as in `tgpu list`
-    why = in_local_time(str(job.get("reason") or ""))
-    where = " ".join(job.get("places") or []) or why
-    if running and why.startswith(WARNED):
-        where = f"{where} ({why.partition(';')[0]})"
+    reason = str(job.get("reason") or "")
+    where = " ".join(job.get("places") or []) or in_local_time(reason)
+    if running and reason:
+        where = " ".join(filter(None, (where, note_text(reason))))
     return {
         "JOBID": number + tasks,
         "NAME": visible(str(job.get("name") or "-")),

@@ -37,10 +37,11 @@ STATES = {
     "preempted": "PR",
 }
 WH_PER_KWH = 1000
-LOST = "on a lost node since "
-"""Prefix of the server's reason for a job on a node that sends no heartbeats."""
-WARNED = "warned: "
-"""Prefix of the server's reason for a running job that was warned, for example of its memory."""
+NOTES = (
+    *("on a lost node since ", "warned: ", "being cancelled", "being stopped: "),
+    *("pulling its container image on ", "creating its container on "),
+)
+"""Prefixes of the server's reasons for jobs that have their GPUs, shown beside their place."""
 
 
 def row(job: Mapping[str, Any], now: float) -> list[str]:
@@ -187,11 +188,16 @@ def place_text(job: Mapping[str, Any]) -> str:
     ]
     reason = job.get("reason") or ""
     if places and job.get("state") in ("running", "scheduled", "completed"):
-        warning = reason.partition(";")[0] if reason.startswith((LOST, WARNED)) else ""
-        return " ".join(places) + (f" ({in_local_time(warning)})" if warning else "")
+        return " ".join(filter(None, (*places, note_text(reason))))
     if places and not reason:
         return " ".join(places)
     return f"({in_local_time(reason)})" if reason else ""
+
+
+def note_text(reason: str) -> str:
+    """What to know of a job that has its GPUs, in parentheses; else nothing."""
+    note = reason.partition(";")[0].partition(": it was told")[0]
+    return f"({in_local_time(note)})" if reason.startswith(NOTES) else ""
 
 
 def exit_text(job: Mapping[str, Any]) -> str:

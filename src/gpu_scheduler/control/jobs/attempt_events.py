@@ -87,6 +87,7 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     running = state.cluster.finish(fact.allocation_id)
     allocation = running.allocation
     del state.by_allocation[fact.allocation_id]
+    state.container_phases.pop(fact.allocation_id, None)
     was_node_loss = bool(state.fenced.pop(fact.allocation_id, None)) or fact.stopped_by == LEASE
     state.changed = True
     task.stop_why = _why_stopped(record, task, fact)

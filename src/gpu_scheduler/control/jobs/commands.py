@@ -211,18 +211,26 @@ def cancel(state: ControlState, command: Cancel, now_ms: int, outcome: Outcome) 
         if record.state is JobState.PENDING:
             cancel_pending(state, record, None, now_ms)
         elif record.only_task is not None:
-            stop(state, record.only_task.allocation_id, CANCELLED, outcome)
+            _cancel_running(state, record, None, now_ms, outcome)
     else:
         outcome.writes += cancel_pending(state, record, chosen, now_ms)
         for number, task in record.tasks.items():
             if task.allocation_id and (chosen is None or number in chosen):
-                stop(state, task.allocation_id, CANCELLED, outcome)
+                _cancel_running(state, record, number, now_ms, outcome)
     if record.has_ended:
         finish(state, record, now_ms, outcome)
     elif array is None:
         outcome.keep(record)
     else:
         update_tasks(state, record, now_ms, outcome)
+
+
+def _cancel_running(
+    state: ControlState, record: JobRecord, number: int | None, now_ms: int, outcome: Outcome
+) -> None:
+    """Order an attempt to stop; it is cancelled once it has ended."""
+    if stop(state, record.task(number).allocation_id, CANCELLED, outcome):
+        outcome.job_event(record.job, "cancelling", now_ms, task=number)
 
 
 def _check_ranges(record: JobRecord, chosen: IntervalSet) -> None:

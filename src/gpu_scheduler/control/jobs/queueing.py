@@ -42,14 +42,14 @@ LEASE = "lease"
 
 def stop(
     state: ControlState, allocation_id: str, why: str, outcome: Outcome, *, cause: str = ""
-) -> None:
-    """Order an attempt to stop, once. The cause is shown with the attempt.
+) -> bool:
+    """Order an attempt to stop, once; False if that changed nothing. The cause is shown with it.
 
     The first reason is kept, except that a cancellation replaces a reason that allows a retry.
     """
     found = state.running(allocation_id)
     if found is None:
-        return
+        return False
     record, number, task = found
     if not task.stop_why:
         running = state.cluster.running[allocation_id].running
@@ -61,9 +61,10 @@ def stop(
     elif why == CANCELLED and (task.stop_why in {PREEMPTED, NOT_BEGUN} or record.job.service):
         task.stop_why, task.stop_cause = CANCELLED, ""
     else:
-        return
+        return False
     # Stored, so that the reason survives a restart of the server.
     outcome.writes.append(record.row() if number is None else record.task_row(number, task))
+    return True
 
 
 BEGIN = "begin"

@@ -78,6 +78,7 @@ class Attempt:
     reported it, with its start time `job_ticks`. An `adopted` attempt was started by a launcher
     that has died, so we are not the parent of its processes; `pidfd` watches such a process, and
     the shim. An `engine_unresponsive` attempt has a container whose end the engine did not report.
+    `container_phase` is how far its engine was at the last report, if there was one.
     """
 
     work: Work
@@ -100,6 +101,7 @@ class Attempt:
     ended_ms: int = 0
     ending: Ending | None = None
     engine_unresponsive: bool = False
+    container_phase: str = ""
     details: list[str] = field(default_factory=list)
     prolog_failed: str = ""
     epilog_failed: str = ""

@@ -21,7 +21,11 @@ from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.log_rotation import launcher_log
 from gpu_scheduler.agent.launcher.loop import Arguments, Timer, now_ms, wall_ms
 from gpu_scheduler.agent.launcher_protocol import (
+    BEGUN,
+    CREATING,
     NOT_BEGUN,
+    PULLING,
+    Container,
     Key,
     Message,
     Work,
@@ -44,6 +48,9 @@ CLIENT_KILLED = "its client was killed: exit code unknown"
 MIN_PROGRESS_BYTES = 64 * 1024
 MIN_PROGRESS_TICKS = 50
 """Podman that reads and writes less and uses less CPU time between two checks hangs."""
+FIRST_PHASE_CHECK_MS = 1_000
+MAX_PHASE_CHECK_MS = 5_000
+"""A container that begins before the first check is reported as running alone."""
 START_FAILS_WITHIN_MS = 60_000
 """A container that fails later than this, without a trace of a start, counts as one that ran."""
 _SIGNAL_OFFSET = 128
@@ -124,7 +131,7 @@ def rootless_ending(attempt: Attempt, client: Ending) -> Ending:
     if attempt.stopped_by == NOT_BEGUN and not _has_begun(work):
         return Ending(ran=False)
     if attempt.adopted and code is None:
-        text = scratch.read_podman_file(work, rootless.EXIT_FILE).strip()
+        text = (scratch.read_podman_file(work, rootless.EXIT_FILE) or "").strip()
         code = int(text) if text.isdecimal() and len(text) <= 3 else None
     is_early = now_ms() - attempt.began_ms < START_FAILS_WITHIN_MS
     if code != 0 and is_early and not _has_begun(work):
@@ -197,8 +204,8 @@ def _creation_answered(attempt: Attempt, context: LauncherContext, ok: bool, tex
         watch_creation(context, attempt)
     elif not context.tracker.in_container(attempt):
         attempt.engine_unresponsive = True
-        attempt.details.append(NOT_CREATED)
-        launcher_log.warning(f"{attempt.name}: {NOT_CREATED}")
+        attempt.details.append(NOT_CREATED + _engine_words(attempt.work))
+        launcher_log.warning(f"{attempt.name}: {attempt.details[-1]}")
         kill_main(context, attempt)
 
 
@@ -224,9 +231,72 @@ def _check_progress(attempt: Attempt, context: LauncherContext, before: tuple[in
     seconds = attempt.work.engine_timeout_ms / 1000
     attempt.details.append(
         f"podman hung before it began the container: it did nothing for {seconds:g} s"
+        + _engine_words(attempt.work)
     )
     launcher_log.warning(f"{attempt.name}: {attempt.details[-1]}")
     kill_main(context, attempt)
+
+
+def _engine_words(work: Work) -> str:
+    """What the engine wrote last, for a message."""
+    words = log_rotation.engine_error(work)
+    return f"; it wrote last: {words}" if words else ""
+
+
+def watch_phase(context: LauncherContext, attempt: Attempt) -> None:
+    """Report how far the engine is until the container begins: a pull may take minutes."""
+    if attempt.work.runner == "container":
+        _check_phase_after(attempt, context, FIRST_PHASE_CHECK_MS)
+
+
+def _check_phase_after(attempt: Attempt, context: LauncherContext, wait_ms: int) -> None:
+    attempt.add_timer(context.loop.after(wait_ms, _check_phase, attempt, context, wait_ms))
+
+
+def _check_phase(attempt: Attempt, context: LauncherContext, wait_ms: int) -> None:
+    if attempt.phase is not Phase.RUNNING:
+        return
+    next_ms = min(2 * wait_ms, MAX_PHASE_CHECK_MS)
+    if attempt.in_rootless_container:
+        phase = BEGUN
+        if not _has_begun(attempt.work):
+            mark = scratch.read_podman_file(attempt.work, rootless.PULLING_FILE)
+            phase = CREATING if mark is None else PULLING
+        _report_phase(attempt, context, phase, next_ms)
+    elif context.tracker.in_container(attempt):
+        _report_phase(attempt, context, BEGUN, next_ms)
+    elif attempt.runner is not None:
+        command = attempt.runner.image_command(attempt.work)
+        arguments = (attempt, context, next_ms)
+        wait_ms = call_timeout_ms(attempt)
+        context.helpers.run_engine(command, _image_looked_up, *arguments, timeout_ms=wait_ms)
+
+
+def _image_looked_up(
+    attempt: Attempt, context: LauncherContext, next_ms: int, ok: bool, text: str
+) -> None:
+    del text
+    if attempt.phase is Phase.RUNNING:
+        _report_phase(attempt, context, CREATING if ok else PULLING, next_ms)
+
+
+def _report_phase(attempt: Attempt, context: LauncherContext, phase: str, next_ms: int) -> None:
+    """Report a change; a container that began at once is no news."""
+    if phase != (attempt.container_phase or BEGUN):
+        attempt.container_phase = phase
+        context.report(container_report(attempt))
+    if phase != BEGUN and not attempt.stopped_by:
+        _check_phase_after(attempt, context, next_ms)
+
+
+def container_report(attempt: Attempt) -> Container:
+    """How far the engine of its container is."""
+    return Container(
+        allocation_id=attempt.key[0],
+        member=attempt.key[1],
+        at_ms=wall_ms(),
+        phase=attempt.container_phase,
+    )
 
 
 def kill_main(context: LauncherContext, attempt: Attempt) -> None:

@@ -39,6 +39,7 @@ class Stopper:
         """Set the timers of the time limit, which need neither agent nor server."""
         work = attempt.work
         containers.watch_creation(self._context, attempt)
+        containers.watch_phase(self._context, attempt)
         if not work.limit_ms:
             return
         left_ms = attempt.began_ms + work.limit_ms - now_ms()
