@@ -345,7 +345,7 @@ async def request_renewal(
 async def _first_answer(
     targets: Sequence[str], ask: Callable[[str], Awaitable[nodes.JoinAnswer]]
 ) -> nodes.JoinAnswer:
-    """The first successful answer. A leader that a standby names is asked too."""
+    """The first successful answer; a leader that a standby names gets the request too."""
     addresses = list(targets)
     errors: dict[str, NotJoined] = {}
     for address in addresses:

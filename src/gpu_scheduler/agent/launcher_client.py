@@ -1,7 +1,7 @@
 """The agent's client of the launcher, on the agent's event loop.
 
 Values of `agent.work` go in, reports come out. Every order may be repeated: a launcher that dies is
-started again, and all unanswered orders are sent once more. A launcher of another version that
+started again, and it sends all unanswered orders again. A launcher of another version that
 still has jobs is kept: it gets only the fields that it knows, and is replaced when it is idle.
 """
 

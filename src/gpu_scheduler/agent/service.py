@@ -221,7 +221,7 @@ class Agent:
         """Reconcile with the launcher, and describe this node with everything that it holds."""
         self._server_answers_heartbeats = False
         await self._replace_outdated_launcher()
-        # Copied before the launcher is asked: an order that it accepts meanwhile is in one of them.
+        # Copied before the request to the launcher: an order that it accepts meanwhile is in one.
         starting = set(self._starting)
         held = await self._launcher.held()
         keys = starting.union((work[0], work[1]) for work in held)
@@ -232,7 +232,7 @@ class Agent:
         self._prober.keep_only(((work[0], work[1]) for work in held), starting)
         now_ms = self._machine.wall_ms()
         for allocation_id, member, over in held:
-            # The launcher itself reports work that has begun, is prepared or waits for its gang.
+            # The launcher itself reports work that has started, is prepared or waits for its gang.
             self._reports.setdefault((allocation_id, member), [])
             if over is not None:
                 if over.ran:

@@ -266,7 +266,7 @@ class Explainer:
 
     @fails_alone(None)
     def limit_start_ms(self, number: int) -> int | None:
-        """Return when a queued job starts at the latest if all jobs before it use their limits.
+        """Return the latest start of a queued job if all jobs before it use their limits.
 
         None if one of them has no end, or if this cannot be worked out in time.
         """

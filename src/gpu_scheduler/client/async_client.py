@@ -283,7 +283,7 @@ class AsyncClient:
             except (NoServer, Unreadable) as error:
                 if last_answer is not None and not has_others:
                     return last_answer
-                # If none of them has ever answered, waiting is of no use.
+                # If none of them has ever answered, waiting cannot help.
                 is_harmless = is_safe or isinstance(error, NoServer)
                 if not (can_wait and has_others and self._has_answered and is_harmless):
                     raise

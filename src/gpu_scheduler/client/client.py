@@ -275,7 +275,7 @@ class Client:
             except (NoServer, Unreadable) as error:
                 if last_answer is not None and not has_others:
                     return last_answer
-                # If none of them has ever answered, waiting is of no use.
+                # If none of them has ever answered, waiting cannot help.
                 has_answered = self.connection.address is not None
                 is_harmless = is_safe or isinstance(error, NoServer)
                 if not (can_wait and has_others and has_answered and is_harmless):
@@ -299,5 +299,5 @@ class Client:
     def _object(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         answer = self.call(method, path, body)
         if not isinstance(answer, dict):
-            raise Unreadable("the server's answer is not what it should be")
+            raise Unreadable("the server's response has an unexpected form")
         return answer

@@ -86,7 +86,7 @@ class Core:
         return outcome
 
     def next_timer_ms(self) -> int | None:
-        """When `RunCycle` must be applied at the latest; None if no timer is set."""
+        """The deadline for `RunCycle`; None if no timer is set."""
         return self.state.next_timer_ms()
 
     @property

@@ -318,7 +318,7 @@ class Loop:
         return self._events.follow(after)
 
     def note(self, row: AuditRow) -> None:
-        """Store an audit record with the next commit, at the latest after the next sweep.
+        """Store an audit record with the next commit, or after the next sweep if that comes first.
 
         The caller does not wait. While the store is unavailable up to `MOST_NOTES` records wait;
         then the oldest are dropped.

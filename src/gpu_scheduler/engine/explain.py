@@ -170,7 +170,7 @@ def _first_miss(resources: NodeResources, shape: RequestShape, selected: int | N
 
 
 def _why_not_chosen(node: Node, shape: RequestShape) -> str:
-    """By its name, or by the first label that is asked for and that the node does not have."""
+    """By its name, or by the first label that the job requires and the node does not have."""
     for label in shape.request.node_labels:
         if not matches_labels((label,), node.id, node.labels):
             return label_mismatch(label)

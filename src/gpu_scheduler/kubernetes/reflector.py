@@ -1,9 +1,9 @@
-"""A cache that follows the API server: list once, then watch; handlers hear every difference.
+"""A cache that follows the API server: list once, then watch; handlers receive every difference.
 
 The cache always shows a state that the API server was in: it moves from version to version, and
 handlers are called after it has moved. Whatever goes wrong (a lost connection, silence, a version
 that the server has dropped, a duplicated event) costs time, never a change: after a gap the list is
-compared with the cache and handlers hear the difference.
+compared with the cache and handlers receive the difference.
 
 Handlers are plain functions and run in the order of the changes; a slow one holds up the cache.
 """
@@ -41,7 +41,7 @@ HeardT_contra = TypeVar("HeardT_contra", contravariant=True)
 
 
 class Handler(Protocol[HeardT_contra]):
-    """What wants to hear of changes; the cache shows the new state already."""
+    """A handler of changes; the cache shows the new state already."""
 
     def on_added(self, new: HeardT_contra, /) -> None:
         """The object is new, or has a new uid under an old name."""

@@ -1,7 +1,8 @@
 """Decayed GPU usage of each account for fair share, with constant work per change.
 
-Holds, releases and `now_ms` come in; decayed GPU time and a recent average come out as integers.
-With half-life h and a rate r held since dt, usage follows the closed form
+Acquired and released GPUs and `now_ms` come in; decayed GPU time and a recent average come out, as
+integers.
+With half-life h and a rate r since dt, usage follows the closed form
 
     usage(now) = usage * 2**(-dt/h) + r * (1 - 2**(-dt/h)) * h / ln 2
 
@@ -41,7 +42,7 @@ _TWENTY_FOURTH = 1 / 24
 
 @dataclass(slots=True)
 class _Share:
-    """The usage of one account at `as_of_ms`, and the milli-GPUs it has held since."""
+    """The usage of one account at `as_of_ms`, and the milli-GPUs it has used since."""
 
     usage: float
     recent: float
@@ -101,7 +102,7 @@ class DecayedUsage:
     def correct(
         self, account: Account, gpu_milli: int, start_ms: int, end_ms: int, now_ms: int, sign: int
     ) -> None:
-        """Count past time, from `start_ms` to `end_ms`, as held too (1), or as not held (-1)."""
+        """Count past time, from `start_ms` to `end_ms`, as used too (1), or as not used (-1)."""
         share = self._shares.get(account)
         if share is None:
             share = self._shares[account] = _Share(0.0, 0.0, 0, now_ms)
@@ -116,7 +117,7 @@ class DecayedUsage:
             setattr(share, name, max(0.0, value))
 
     def held(self, account: Account) -> int:
-        """Milli-GPU held since the last change."""
+        """Milli-GPU in use since the last change."""
         share = self._shares.get(account)
         return share.rate if share is not None else 0
 
@@ -129,7 +130,7 @@ class DecayedUsage:
         return round(share.usage + (share.rate * self._scale - share.usage) * gone)
 
     def recent_at(self, account: Account, now_ms: int) -> int:
-        """Recent average of held milli-GPUs, by the shorter half-life."""
+        """Recent average of milli-GPUs in use, by the shorter half-life."""
         share = self._shares.get(account)
         if share is None:
             return 0
@@ -160,7 +161,7 @@ class DecayedUsage:
         return shares
 
     def _settle(self, share: _Share, now_ms: int) -> None:
-        """Advance an account to now, at the rate it has held so far."""
+        """Advance an account to now, at its rate so far."""
         passed_ms = now_ms - share.as_of_ms
         if passed_ms <= 0:
             return

@@ -313,7 +313,7 @@ LEAST_JUDGED_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRanges:
-    """How many of the ranges held that were given to jobs which then waited over a minute."""
+    """How many ranges were right, of jobs that then waited over a minute."""
 
     judged: int = 0
     within: int = 0

@@ -20,7 +20,7 @@ _STANDARD_STREAMS = (1, 2)
 class RotatingFile:
     """One file, rotated to `.1`, `.2` and so on. With `take_stderr` it also gets crash reports.
 
-    `lost` counts lines lost since the last successful write, `lost_ever` all lost lines.
+    `lost` counts lines lost since the last successful write.
     """
 
     def __init__(
@@ -34,7 +34,6 @@ class RotatingFile:
         """Open or create the file; raises OSError."""
         self.path = path
         self.lost = 0
-        self.lost_ever = 0
         self._max_bytes = max_bytes
         self._backups = backups
         self._take_stderr = take_stderr
@@ -53,7 +52,6 @@ class RotatingFile:
             except OSError as error:
                 self._last_error = error.strerror or str(error)
                 self.lost += 1
-                self.lost_ever += 1
             else:
                 self.lost = 0
 

@@ -58,7 +58,7 @@ class Running:
 class AccountUsage:
     """The recent usage of a tenant or user.
 
-    `usage`: decayed GPU time. `recent_gpu_milli`: recent average of held milli-GPUs.
+    `usage`: decayed GPU time. `recent_gpu_milli`: recent average of milli-GPUs in use.
     `spent_gpu_milli_ms`: use of the GPU-hours budget, which is reset at `turns_ms` (0: never).
     """
 

@@ -66,7 +66,7 @@ class DeviceHour:
     """One device in the hour that begins at `hour_ms`.
 
     `read_ms` is the time covered by readings; `gpu_ms` and `power_ms` the time with known
-    utilisation and power. `held_milli_ms` is the time that jobs held it, by share.
+    utilisation and power. `held_milli_ms` is the time that jobs had it, by share.
     """
 
     hour_ms: int

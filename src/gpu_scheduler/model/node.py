@@ -232,7 +232,7 @@ def node_name_labels(only: Iterable[str], excluded: Iterable[str]) -> Labels:
     both = sorted(wanted & unwanted)
     if both:
         raise InvalidRequest(
-            f"node '{both[0]}' is asked for and excluded as well; leave it out of one of the lists"
+            f"node '{both[0]}' is in both 'nodes' and 'exclude_nodes'; leave it out of one of them"
         )
     for name in sorted(wanted | unwanted):
         if not name or "," in name or not name.isprintable():

@@ -75,7 +75,7 @@ def _rule(text: str) -> NotifyRule:
             )
     if not named:
         raise InvalidRequest(
-            f"notify is '{text[:80]}' and names nothing; write for example end or end,fail:slack"
+            f"notify is '{text[:80]}' and names no event; write for example end or end,fail:slack"
         )
     if len(target) > LONGEST_TARGET or not target.isprintable() or " " in target:
         raise InvalidRequest(f"notify is '{text[:80]}': its target is not a valid name or address")

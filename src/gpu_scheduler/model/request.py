@@ -85,7 +85,7 @@ class Request:
             raise InvalidRequest("a part of a further GPU goes only with whole GPUs, as in 1.5")
         if self.gpu_count and not self.gpu_share_milli and not self.gpu_memory_mb:
             raise InvalidRequest(
-                "a shared GPU was asked for with neither a share nor GPU memory; give one of them"
+                "the request for a shared GPU has neither a share nor GPU memory; give one of them"
             )
         if self.mig_profile:
             if self.gpu_extra_milli or self.gpu_share_milli != WHOLE_MILLI:

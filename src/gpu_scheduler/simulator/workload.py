@@ -71,7 +71,7 @@ class NodeGroup:
     """`count` nodes of one kind.
 
     `island_size` GPUs each are joined by NVLink at `island_gbps`; 0 means all GPUs of a node.
-    With `nodes_per_rack`, the nodes fill racks of their own instead of standing in `rack`. With
+    With `nodes_per_rack`, the nodes fill racks of their own instead of `rack`. With
     `mig_slices`, each GPU is split into so many slices of each profile.
     """
 

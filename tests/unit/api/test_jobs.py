@@ -476,7 +476,7 @@ def test_job_can_name_its_nodes() -> None:
         assert lab.get(f"/jobs/{job}").json["allocation"][0]["node"] == "n1"
         refused = lab.post("/jobs", {"command": ["true"], "nodes": ["n1"], "exclude_nodes": ["n1"]})
         assert refused.status == 400
-        assert "node 'n1' is asked for and excluded as well" in refused.error
+        assert "node 'n1' is in both 'nodes' and 'exclude_nodes'" in refused.error
         refused = lab.post("/jobs", {"command": ["true"], "gpu_count": 1, "nodes": ["n9"]})
         assert "no node is called n9" in refused.error
         both = lab.post("/jobs", {"command": ["true"], "gpu_count": 8, "exclude_nodes": ["n0"]})

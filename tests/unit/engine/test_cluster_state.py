@@ -83,7 +83,7 @@ def test_ended_allocations_hold_nothing() -> None:
 def test_allocation_cannot_be_held_twice() -> None:
     held = running(a_job(number=9), on("n0", [0]))
     state = a_state(nodes=[a_node()], held=[held])
-    with pytest.raises(InternalError, match=r"allocation j9\.1 is held twice"):
+    with pytest.raises(InternalError, match=r"allocation j9\.1 exists twice"):
         state.start(held)
 
 

@@ -40,7 +40,7 @@ def test_names_and_labels_count_together() -> None:
 
 
 def test_node_both_required_and_excluded_is_rejected() -> None:
-    with pytest.raises(InvalidRequest, match="node 'b' is asked for and excluded as well"):
+    with pytest.raises(InvalidRequest, match="node 'b' is in both 'nodes' and 'exclude_nodes'"):
         node_name_labels(["a", "b"], ["b"])
 
 

@@ -196,7 +196,7 @@ class TimeLimitedSource:
             if thread.is_alive():
                 raise DevicesUnreadable(
                     f"the GPU driver has not answered for {self._clock() - began:.0f} s; "
-                    "it is asked again when that call returns"
+                    "the agent reads it again when that call returns"
                 )
             self._hanging = None
         call: Future[T] = Future()
@@ -253,7 +253,7 @@ class RetryingSource:
 class HotplugScan:
     """Detects devices that are added or removed while the agent runs.
 
-    The kernel's list of GPUs is compared often, as that is cheap. The driver is asked for all
+    The kernel's list of GPUs is compared often, as that is cheap. The agent asks the driver for all
     devices only when that list has changed or a scan was requested: by an administrator, or by a
     reading that shows other MIG slices. A node without any device is scanned with back-off.
     """

@@ -75,7 +75,7 @@ NEVER_PASSED = (
     *rendezvous_environment(pb.Rendezvous(), 0, ""),
     "TGPU_SERVICE_PORT",
 )
-"""Not taken from the submitter: a job submitted from within a job must not inherit its devices."""
+"""Never copied from the submitter: a job that a job submits must not inherit its devices."""
 
 
 def rendezvous_files(rendezvous: pb.Rendezvous) -> dict[str, str]:

@@ -5,8 +5,8 @@ truncates it, and then renames the copy to `.1`. So a new `.1` means that the lo
 unread rest is in that file. Rotated files are only renamed further (`.2`, ...): they are kept open
 and read to their ends.
 
-Logs stay on their node for some days after the job. While a job is held here, its log directory is
-touched periodically; so the time of its end is known from the files alone, across restarts.
+Logs stay on their node for some days after the job. The agent touches the log directory of each job
+that the launcher keeps, so the files alone tell when a job ended, also after a restart.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ async def enforce_log_retention(launcher: Launcher, logs_dir: Path, days: float)
 
 
 def delete_expired_logs(logs_dir: Path, held: Container[str], before_s: float) -> int:
-    """Delete the logs of jobs that were last held or written before `before_s`; returns how many.
+    """Delete logs last touched or written before `before_s`; returns how many.
 
     Disk errors are logged only: they must not end the agent, and the next run may work.
     """

@@ -299,7 +299,7 @@ class OrderTranslator:
         return f"{self._config.logs_dir}/{job_id}/{allocation_id}.{member}.log"
 
     def inventory(self) -> NodeInventory:
-        """The inventory for the server: existing devices, and slices that are held and lost."""
+        """The inventory for the server: existing devices, and slices that are in use and lost."""
         return with_lost_slices(self._inventory, self.assignments.slices)
 
     def newly_lost_slices(self) -> list[tuple[Key, int, Slice]]:

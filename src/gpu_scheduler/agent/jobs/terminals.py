@@ -193,7 +193,7 @@ class _Connection:
         opened.close()
         if uid >= 0:
             log.warning("terminal socket belongs to another user", path=self._path, uid=uid)
-            raise _Unreachable("what is in the place of its terminal is not its user's")
+            raise _Unreachable("the socket of its terminal does not belong to the job's user")
         return False
 
     async def _send_output(self, reader: asyncio.StreamReader) -> None:

@@ -111,7 +111,7 @@ class Spawner:
         self._fork_server = None
 
     def begin(self, launch: Launch, forked: Forked, *arguments: object) -> None:
-        """Request a child that waits for GO; `forked` is called at the latest in `collect`.
+        """Request a child that waits for GO; `collect` calls `forked`, if nothing did before.
 
         The launch's log has to stay open until then.
         """

@@ -157,7 +157,7 @@ class LeaderProxy:
                 try:
                     return await self._send(lead, request, body, user)
                 except _NotExecuted as reason:
-                    log.info("leader did not take a request", why=str(reason))
+                    log.info("leader did not accept a request", why=str(reason))
                     if clock() > deadline:
                         raise _not_taken(lead, reason) from reason
                 except (OSError, Unreadable) as error:

@@ -142,7 +142,7 @@ def build(
     jwt_verifier: Callable[[Context], Verifier] | None = None,
     proxy: LeaderProxy | None = None,
 ) -> Applications:
-    """Build both apps. `authenticators` are asked before tokens and peer credentials.
+    """Build both apps. `authenticators` run before tokens and peer credentials.
 
     `jwt_verifier` makes the verifier of tokens that another issuer has signed. With a `proxy`, the
     apps forward to the leader what only the leader can do.

@@ -156,7 +156,7 @@ def _exchange(process: subprocess.Popen[bytes], question: Question) -> Answer:
     """Write the question piece by piece, and read the answer; wait for the end of the process."""
     if process.stdin is None or process.stdout is None:
         raise ClusterError("the forecast process has no pipes")
-    # One that fails early closes its pipe; closing ours writes what is left, and fails once more.
+    # One that fails early closes its pipe; closing ours writes what is left, and fails again.
     with suppress(BrokenPipeError), process:
         with suppress(BrokenPipeError):
             for piece in write_question(question):

@@ -261,7 +261,7 @@ def _check_count(jobs: int, most: int) -> None:
     if not jobs:
         raise InvalidRequest("Invalid request body: the list has no jobs")
     if jobs > most:
-        raise TooLarge(f"{jobs} jobs came at once; at most {most} are taken")
+        raise TooLarge(f"the request has {jobs} jobs, and at most {most} are accepted at once")
 
 
 def _split(data: bytes, *, lines: bool) -> list[bytes]:

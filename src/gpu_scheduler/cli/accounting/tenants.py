@@ -9,7 +9,7 @@ from typing import Any
 from gpu_scheduler.cli.connection import add_server_options, call, client_for, print_answer, warn
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import print_pairs, print_table
-from gpu_scheduler.cli.text.values import number, size_mb, size_text, whole
+from gpu_scheduler.cli.text.values import comma_list, number, size_mb, size_text, whole
 from gpu_scheduler.client.http1 import quoted
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidRequest
@@ -62,9 +62,9 @@ def register(parser: ArgumentParser) -> None:
     add.value("--max-preemptions", whole, "N", "preemptions per job")
     add.choice("--elastic", ("yes", "no"), "may borrow idle GPUs of other tenants")
     groups = "groups whose members belong to it, separated by commas; '' for none"
-    add.value("--linux-groups", lambda _: _names, "A,B", groups)
-    add.value("--users", lambda _: _names, "A,B", "further users who belong to it")
-    add.value("--admins", lambda _: _names, "A,B", "users who may see and change all its jobs")
+    add.value("--linux-groups", lambda _: comma_list, "A,B", groups)
+    add.value("--users", lambda _: comma_list, "A,B", "further users who belong to it")
+    add.value("--admins", lambda _: comma_list, "A,B", "users who may see and change all its jobs")
     add_server_options(parser, table=True)
 
 
@@ -127,27 +127,23 @@ def _or_none(
     return with_none
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _row(tenant: dict[str, Any]) -> list[str]:
     memory = tenant.get("max_gpu_memory_mb")
-    held = size_text(tenant.get("current_gpu_memory_mb") or 0)
+    used = size_text(tenant.get("current_gpu_memory_mb") or 0)
     return [
         str(tenant.get("id")),
         str(tenant.get("name") or ""),
         str(tenant.get("priority_tier") or ""),
         f"{tenant.get('fair_share_weight') or 1:g}",
         _of(tenant.get("current_gpus"), tenant.get("max_gpus")),
-        f"{held} / {'-' if memory is None else size_text(memory)}",
+        f"{used} / {'-' if memory is None else size_text(memory)}",
         _of(tenant.get("current_jobs"), tenant.get("max_concurrent_jobs")),
         _of(tenant.get("used_gpu_hours"), tenant.get("max_gpu_hours")),
     ]
 
 
-def _of(held: float | None, limit: float | None) -> str:
-    return f"{round(held or 0, 2):g} / {'-' if limit is None else f'{limit:g}'}"
+def _of(used: float | None, limit: float | None) -> str:
+    return f"{round(used or 0, 2):g} / {'-' if limit is None else f'{limit:g}'}"
 
 
 def _value_text(value: object) -> str:

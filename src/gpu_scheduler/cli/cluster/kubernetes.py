@@ -158,9 +158,10 @@ class FleetClient(Client):
     # --- documents
 
     def _job_page(self, query: Mapping[str, str]) -> dict[str, Any]:
+        from gpu_scheduler.cli.text.values import comma_list
         from gpu_scheduler.kubernetes.fleet.jobs import job_document, sorted_jobs
 
-        states = [state for state in query.get("state", "").split(",") if state]
+        states = comma_list(query.get("state", ""))
         chosen = [
             job
             for job in self._jobs("" if self._everywhere else self._namespace)

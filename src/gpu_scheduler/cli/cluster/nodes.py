@@ -323,7 +323,6 @@ USAGE = (
     "%(prog)s token [create ...] | token list | token revoke ID | keys | revoke NODE | authority"
 )
 NODE_ACTIONS = ("token", "keys", "revoke", "authority")
-TOKEN_ACTIONS = ("create", "list", "revoke")
 TOKEN_HEADINGS = ("ID", "STATE", "USED", "NODES", "EXPIRES", "BY", "NAME")
 KEY_HEADINGS = ("NODE", "STATE", "ISSUED", "EXPIRES", "TOKEN", "FINGERPRINT")
 SHORT_FINGERPRINT = 16

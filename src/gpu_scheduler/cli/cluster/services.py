@@ -36,7 +36,15 @@ from gpu_scheduler.cli.text.tables import (
     print_pairs,
     print_table,
 )
-from gpu_scheduler.cli.text.values import duration, number, positive, seconds, size_mb, whole
+from gpu_scheduler.cli.text.values import (
+    comma_list,
+    duration,
+    number,
+    positive,
+    seconds,
+    size_mb,
+    whole,
+)
 from gpu_scheduler.client.captured_environment import directory, umask
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.client.errors import TimedOut
@@ -343,7 +351,7 @@ def _body(args: Namespace, command: list[str]) -> dict[str, Any]:
     body = read_service_file(args.file) if args.file else {}
     body |= fields_of(args, FIELDS_BY_OPTION)
     if args.gpu_model:
-        body["gpu_models"] = [name for name in args.gpu_model.split(",") if name]
+        body["gpu_models"] = comma_list(args.gpu_model)
         check_gpus(body, args)
     if args.label:
         body["node_labels"] = pairs_of("--label", args.label)

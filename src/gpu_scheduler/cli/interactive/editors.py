@@ -120,7 +120,7 @@ class Endpoint:
     """Where the notebook server is, and the address for a browser.
 
     A server on the loopback interface of another machine is reached through `ssh -L`; its log says
-    when it is ready. Any other server is asked over HTTP.
+    when it is ready. It asks any other server over HTTP.
     """
 
     def __init__(self, client: Client, job: dict[str, Any], ip: str) -> None:

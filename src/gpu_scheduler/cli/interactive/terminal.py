@@ -284,7 +284,6 @@ SIZE = struct.Struct("!HH")
 STATUS = struct.Struct("!i")
 PIECE = 1 << 16
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-DETACH = "Enter ~ d"
 _ESCAPE = ord("~")
 _LINE_ENDS = (ord("\r"), ord("\n"))
 _PRIVATE_MODES = re.compile(rb"\x1b\[\?([\d;]+)([hl])")

@@ -153,8 +153,8 @@ def gpus_text(job: Mapping[str, Any]) -> str:
         return f"{total:g}"
     if is_shrunk(job):
         count = job["placed_members"]
-        held = (gpu for part in job["allocation"] for gpu in part.get("gpus", []))
-        total = round(sum(gpu["share"] for gpu in held), 2)
+        gpus = (gpu for part in job["allocation"] for gpu in part.get("gpus", []))
+        total = round(sum(gpu["share"] for gpu in gpus), 2)
     each = round(total / count, 2)
     return f"{count}x{each:g}" if round(each * count, 2) == total else f"{total:g}"
 
@@ -180,11 +180,11 @@ def place_text(job: Mapping[str, Any]) -> str:
     """Where the job runs, as `box[0,1]`; else the reason why not, in parentheses."""
     devices: dict[str, set[int]] = {}
     for part in job.get("allocation") or []:
-        held = devices.setdefault(str(part["node"]), set())
-        held.update(gpu["index"] for gpu in part.get("gpus", []))
+        indices = devices.setdefault(str(part["node"]), set())
+        indices.update(gpu["index"] for gpu in part.get("gpus", []))
     places = [
-        f"{node}[{','.join(map(str, sorted(held)))}]" if held else node
-        for node, held in devices.items()
+        f"{node}[{','.join(map(str, sorted(indices)))}]" if indices else node
+        for node, indices in devices.items()
     ]
     reason = job.get("reason") or ""
     if places and job.get("state") in ("running", "scheduled", "completed"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from gpu_scheduler.cli.text.values import comma_list
 from gpu_scheduler.client.captured_environment import directory, exported, umask
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -59,7 +60,7 @@ def body_of(args: Namespace) -> dict[str, Any]:
     """The fields of the options that were given; an empty name counts as not given."""
     body = {field: value for field, value in fields_of(args, PLAIN_FIELDS).items() if value != ""}
     if args.gpu_model:
-        body["gpu_models"] = [name for name in args.gpu_model.split(",") if name]
+        body["gpu_models"] = comma_list(args.gpu_model)
     if args.no_preempt:
         body["preemptible"] = False
     if args.members and args.members > 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.submit.body import dependencies_of
 from gpu_scheduler.cli.text.values import (
+    comma_list,
     duration,
     limit,
     moment,
@@ -145,6 +146,6 @@ def _names(option: str) -> Callable[[str], list[str]]:
     """A parser of node names that are separated by commas."""
 
     def read(words: str) -> list[str]:
-        return [name.strip() for name in text(option)(words).split(",") if name.strip()]
+        return comma_list(text(option)(words))
 
     return read

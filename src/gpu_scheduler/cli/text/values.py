@@ -116,6 +116,11 @@ def text(option: str) -> Callable[[str], str]:
     return read
 
 
+def comma_list(words: str) -> list[str]:
+    """The parts of a list that is separated by commas, without spaces around them."""
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
 def moment(option: str, *, now: float | None = None) -> Callable[[str], float]:
     """A parser of times: `fri 18:00`, `tomorrow 9am`, `18:00`, `+2h`, `2026-01-31T18:00`, `now`."""
 

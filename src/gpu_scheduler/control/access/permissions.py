@@ -66,7 +66,7 @@ def check(state: ControlState, caller: Caller, message: Command | Fact) -> None:
             _check_reservation(state, caller, reservation_id)
         case _:
             raise Forbidden(
-                f"user '{caller.user}' asked for what only an admin may do "
+                f"user '{caller.user}' may not do this, only an admin may "
                 f"({type(message).__name__}); ask the person who runs the scheduler"
             )
 

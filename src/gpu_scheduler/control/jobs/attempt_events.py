@@ -2,7 +2,7 @@
 
 A report of a node comes in. The end of an attempt frees its resources, charges its usage, teaches
 the predictor, and decides the next state of the task: ended, or waiting again. A report about an
-allocation that is no longer held is ignored, so reports may be repeated.
+allocation that has ended is ignored, so reports may be repeated.
 """
 
 from __future__ import annotations

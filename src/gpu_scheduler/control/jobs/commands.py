@@ -102,7 +102,7 @@ def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) 
     if record.state is not JobState.PENDING or record.has_started:
         raise WrongState(
             f"{display_name(record.job.id)} has started; only a job that has not can be changed "
-            "(the priority of what waits can be changed at any time)"
+            "(the priority of its waiting tasks can be changed at any time)"
         )
     reject_replica(record.job, "changed")
     job = check_changed(state, replace(record.job, **changes), now_ms)
@@ -400,7 +400,7 @@ def correct_usage(
 
 
 def _interval(job: Job, attempt: AttemptRow, start_ms: int, end_ms: int) -> UsageInterval:
-    """What the attempt held during this time."""
+    """The resources of the attempt during this time."""
     placements = attempt.placements
     gpu_milli = sum(placement.gpu_milli for placement in placements)
     return UsageInterval(

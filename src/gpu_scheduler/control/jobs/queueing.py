@@ -133,7 +133,7 @@ def update_tasks(state: ControlState, record: JobRecord, now_ms: int, outcome: O
 def resume(
     state: ControlState, record: JobRecord, number: int | None, now_ms: int, outcome: Outcome
 ) -> None:
-    """A back-off timer fired; ignored if the task is gone or a later back-off has begun."""
+    """A back-off timer fired; ignored if the task is gone or has a later back-off."""
     task = record.only_task if number is None else record.tasks.get(number)
     if task is None or not 0 < task.resume_ms <= now_ms:
         return

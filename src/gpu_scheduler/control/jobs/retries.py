@@ -51,7 +51,7 @@ class AttemptEnd:
 
     @property
     def elapsed_ms(self) -> int:
-        """How long the attempt held its resources."""
+        """How long the attempt had its resources."""
         return self.ended_ms - self.running.allocation.start_ms
 
     @property

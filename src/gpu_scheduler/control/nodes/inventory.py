@@ -150,7 +150,7 @@ def _with_held_hardware(state: ControlState, known: Node, node: Node) -> Node:
     """The new hardware, together with the old hardware that running jobs still hold.
 
     A device that is gone or was replaced stays, but gets no new work. A device with another MIG
-    layout keeps the held slices beside the new ones.
+    layout keeps the allocated slices beside the new ones.
     """
     devices = {device.index: device for device in node.devices}
     before = {device.index: device for device in known.devices}

@@ -96,7 +96,7 @@ class _DeviceSurvey:
 
     @property
     def count(self) -> int:
-        """How many devices can be had."""
+        """The number of devices that can be reserved."""
         return sum(offer.count for offer in self.offers)
 
 
@@ -204,7 +204,7 @@ def _other(state: ClusterState, spec: ReservationSpec, places: set[Place]) -> Pl
 
 
 def _wanted(resources: NodeResources, spec: ReservationSpec) -> int:
-    """The devices of a node that are asked for, as a mask."""
+    """The devices of a node that the request names, as a mask."""
     node_class = resources.node_class
     mask = node_class.everything
     if spec.indices:
@@ -253,7 +253,7 @@ def _held_at(
 
 
 def _refusal(state: ClusterState, spec: ReservationSpec, survey: _DeviceSurvey) -> str:
-    """What was asked, what was found, and what would fit."""
+    """The request, the devices that match it, and what would fit."""
     obstacles = [
         f"{count} {obstacle}"
         for count, obstacle in (

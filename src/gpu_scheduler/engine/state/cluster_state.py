@@ -332,7 +332,7 @@ class ClusterState:
 
     @property
     def usable_gpu_milli(self) -> int:
-        """The GPUs that can be used or are held now: all but those that are out of use and idle."""
+        """The GPUs that are usable or allocated: all but those that are out of use and idle."""
         return self.total_gpu_milli - sum(self._out_of_use.values())
 
     def pool_guarantees(self) -> dict[Pool, int]:
@@ -342,7 +342,7 @@ class ClusterState:
         )
 
     def _note_out_of_use(self, resources: NodeResources) -> None:
-        """A node has changed, or what is held there has."""
+        """A node has changed, or its allocations have."""
         devices = resources.out_of_use
         if devices:
             self._out_of_use[resources.ordinal] = resources.idle_milli(devices)
@@ -599,7 +599,7 @@ class ClusterState:
         index = self.index
         allocation = running.allocation
         if allocation.id in self.running:
-            raise InternalError(f"allocation {allocation.id} is held twice")
+            raise InternalError(f"allocation {allocation.id} exists twice")
         grants = []
         for placement in allocation.placements:
             grant = index.resources(placement.node_id).grant_for(placement)

@@ -112,7 +112,7 @@ class PartialDevices:
 WIDTH = CPU_LEVELS + 1
 """How many buckets one row has: one for every level of free CPU."""
 MOST_SHARED_MILLI = WHOLE_MILLI - SHARE_STEP_MILLI
-"""What is left of a device of which only memory is held: any share fits, a whole request not."""
+"""The rest of a device of which only memory is allocated: any share fits, a whole GPU does not."""
 SPARE_NUMBERS = 10_000
 """So many vectors that no node has now may be remembered, beside twice as many as there are."""
 FEWEST_BITS = 64
@@ -152,7 +152,7 @@ class NodeIndex:
     # Nodes
 
     def add_node(self, node: Node) -> NodeResources:
-        """Add a node, empty, or change one that is known; what it holds stays held."""
+        """Add a node, empty, or change one that is known; its allocations stay."""
         known = self.by_id.get(node.id)
         if known is not None:
             return self._change_node(known, node)
@@ -374,7 +374,7 @@ class NodeIndex:
             self._changed.append(resources)
 
     def give(self, grant: Grant) -> None:
-        """Give back what a member held."""
+        """Give back the resources of a member."""
         resources = grant.resources
         resources.busy ^= grant.mask
         resources.free_cpu += grant.cpu

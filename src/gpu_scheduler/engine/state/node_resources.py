@@ -125,7 +125,7 @@ class NodeResources:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether nothing of the node is held."""
+        """Tell whether nothing of the node is allocated."""
         slices = [count for device in self.node_class.devices for _, count in device.mig_slices]
         return (
             self.busy == self.node_class.split
@@ -135,7 +135,7 @@ class NodeResources:
         )
 
     def free_gpu_milli(self) -> int:
-        """Everything on usable devices that is not held."""
+        """Everything on usable devices that is not allocated."""
         free = self.free_mask.bit_count() * WHOLE_MILLI
         for position, (share, _, _) in self.shared.items():
             if self.usable >> position & 1:
@@ -151,13 +151,13 @@ class NodeResources:
         return self.node_class.everything & ~self.usable
 
     def idle_milli(self, devices: int) -> int:
-        """What is not held of these devices, whether it can be used or not."""
+        """What is not allocated of these devices, whether it can be used or not."""
         idle = (devices & ~(self.busy & ~self.node_class.split)).bit_count() * WHOLE_MILLI
         for position, (share, _, _) in self.shared.items():
             idle += share * (devices >> position & 1)
         for position, device in enumerate(self.node_class.devices):
             for profile, count in device.mig_slices if devices >> position & 1 else ():
-                # No request can name an unknown profile, so its slices are never held.
+                # No request can name an unknown profile, so its slices are never allocated.
                 if held := count - self.mig[position, profile]:
                     idle -= held * mig_share_milli(profile)
         return idle

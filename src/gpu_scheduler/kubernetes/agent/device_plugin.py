@@ -123,7 +123,7 @@ class DevicePlugin:
             await self._stop()
 
     async def _keep_registered(self) -> None:
-        """A kubelet that starts removes all sockets of plugins, and makes its own anew."""
+        """A kubelet that starts removes all sockets of plugins and creates its own again."""
         try:
             found = self._sockets.registration.stat()
         except FileNotFoundError:

@@ -60,7 +60,6 @@ class DraDriver:
         self._socket = kubelet_directory / "plugins" / DRIVER / "dra.sock"
         self._registration = kubelet_directory / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._servers: list[grpc.aio.Server] = []
-        self.is_registered = False
 
     async def start(self) -> None:
         """Serve, and let the kubelet find us; it does so again whenever it is restarted."""
@@ -103,7 +102,6 @@ class DraDriver:
     async def _registered(
         self, status: registration.RegistrationStatus, _: Any
     ) -> registration.RegistrationStatusResponse:
-        self.is_registered = status.plugin_registered
         if status.plugin_registered:
             log.info("kubelet has registered the DRA driver")
         else:

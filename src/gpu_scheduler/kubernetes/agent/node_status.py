@@ -109,7 +109,7 @@ def accepts_work(gpu: Gpu, paused: Collection[int]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEvent:
-    """A change of a GPU that people should hear of."""
+    """A change of a GPU that is worth an event."""
 
     reason: str
     message: str
@@ -145,7 +145,7 @@ def device_events(old: GpuNodeStatusStatus, new: GpuNodeStatusStatus) -> tuple[D
 
 
 def is_urgent(old: GpuNodeStatusStatus, new: GpuNodeStatusStatus) -> bool:
-    """Whether the scheduler should hear of the change at once: anything but plain readings."""
+    """Whether the scheduler needs the change at once: anything but plain readings."""
     return _lasting(old) != _lasting(new)
 
 

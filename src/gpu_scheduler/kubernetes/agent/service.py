@@ -191,7 +191,9 @@ class Agent:
         elif options.serves_dra and kubelet < FIRST_DRA_KUBELET:
             self._problem = f"kubelet {node.kubelet_version} is too old for DRA, which needs 1.34"
         if self._problem:
-            log.warning("not every way of giving devices works", reason=self._problem)
+            log.warning(
+                "this node cannot pass devices to containers in every way", reason=self._problem
+            )
         return (
             options.serves_dra and bool(found) and kubelet >= FIRST_DRA_KUBELET,
             options.serves_device_plugin and bool(found) and kubelet >= FIRST_CDI_KUBELET,

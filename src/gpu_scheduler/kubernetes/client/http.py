@@ -44,7 +44,7 @@ class HttpTransport:
         self._session._retry_connection = False
 
     async def send(self, request: Request) -> Answer:
-        """Send a request; after a 401, which changed nothing, once more with fresh credentials."""
+        """Send a request; after a 401, which changed nothing, again with fresh credentials."""
         answer = await self._send_once(request)
         if answer.status == 401:
             self._credentials.discard()

@@ -133,7 +133,7 @@ def documented(description: str, **limits: Any) -> msgspec.Meta:
 
 
 def keyed_by(*keys: str) -> Schema:
-    """A list whose entries are told apart by these fields, so that several writers can share it."""
+    """A list with these fields as the keys of its entries, so that several writers can share it."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 

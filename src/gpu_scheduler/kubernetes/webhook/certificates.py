@@ -70,7 +70,7 @@ class Bundle:
 
     @staticmethod
     def of(secret: Secret) -> Bundle | None:
-        """None if a part is missing or broken, so that all of it is made anew."""
+        """None if a part is missing or broken, so that all of it is created again."""
         try:
             parts = {
                 name: base64.b64decode(secret.data[name])
@@ -145,7 +145,7 @@ class CertificateKeeper:
         hosts: Sequence[str],
         clock: Callable[[], datetime],
     ) -> None:
-        """`configuration` is the MutatingWebhookConfiguration; without one, nobody is told."""
+        """`configuration` is the MutatingWebhookConfiguration; without one, nothing is updated."""
         self._client = client
         self._namespace = namespace
         self._secret = secret

@@ -73,5 +73,5 @@ async def start(app: web.Application, tls: ssl.SSLContext, host: str, port: int)
     runner = web.AppRunner(app, access_log=None, keepalive_timeout=300.0)
     await runner.setup()
     await web.TCPSite(runner, host, port, ssl_context=tls).start()
-    log.info("webhook serves", host=host, port=port)
+    log.info("webhook listening", host=host, port=port)
     return runner

@@ -95,7 +95,7 @@ class ClockWatch:
 
     async def _record_gap(self, gap: ClockGap) -> None:
         log.warning(
-            "wall clock shows another time since the last leader than can be counted",
+            "wall clock disagrees with the time counted since the last leader",
             wall_seconds=gap.wall_ms / 1000,
             counted_seconds=gap.counted_ms / 1000,
         )

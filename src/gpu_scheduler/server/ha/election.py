@@ -329,7 +329,7 @@ class LeaderElector:
         self._rest_until = self._clock() + self.times.valid_s
 
     async def _acquire(self) -> int:
-        """Stand by until the lease is free and this server has taken it."""
+        """Wait as a standby until the lease is free and this server has taken it."""
         while True:
             pause_s = self.times.renew_s / 2
             try:
