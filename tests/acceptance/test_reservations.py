@@ -54,7 +54,7 @@ def test_preempting_reservation_stops_running_jobs(server: RealServer) -> None:
     assert len(places(server, job)) == 8
     words = ("reserve", "--gpus", 2, "--tenant", "default", "--user", "nobody", "--duration", "1h")
     refused = server.tgpu(*words, code=2).stderr
-    assert "8 held by jobs that could be preempted" in refused
+    assert "8 used by jobs that could be preempted" in refused
     made = server.json(*words, "--preempt")
     with server.client() as client:
         for event in client.events(after=0):

@@ -95,7 +95,7 @@ def test_reason_names_reservation_and_its_duration() -> None:
     reason = explain(lab.core.state.cluster, lab.last_plan, 1)
     assert str(reason) == (
         "2 GPUs are reserved for vision from 1970-01-01 02:00 UTC until 1970-01-01 04:00 UTC "
-        "(res-1), and the job may not be over by then; a shorter --time helps"
+        "(res-1), and the job may still run then; a shorter --time helps"
     )
     lab.at(3 * H)
     reason = explain(lab.core.state.cluster, lab.last_plan, 1)
@@ -192,8 +192,8 @@ def test_infeasible_reservation_is_rejected_with_what_would_fit() -> None:
     with pytest.raises(WrongState) as refused:
         keep(lab, gpus=2)
     assert str(refused.value) == (
-        "2 GPUs cannot be free at 1970-01-01 02:00 UTC: of 4 that could be meant, 1 can "
-        "(3 held by jobs that may run longer); ask for 1 or fewer, or begin at "
+        "2 GPUs cannot be free at 1970-01-01 02:00 UTC: of 4 that match, 1 can "
+        "(3 used by jobs that may run longer); ask for 1 or fewer, or begin at "
         "1970-01-01 09:01 UTC"
     )
 
@@ -211,7 +211,7 @@ def test_preempting_reservation_ignores_preemptible_jobs() -> None:
 def test_overlapping_reservations_share_no_gpu() -> None:
     lab = a_lab()
     keep(lab, gpus=3)
-    with pytest.raises(WrongState, match="3 reserved already"):
+    with pytest.raises(WrongState, match="3 already reserved"):
         keep(lab, gpus=2, at_h=3)
     keep(lab, gpus=4, at_h=4)
     assert list(lab.core.state.cluster.advance_reservations) == ["res-1", "res-2"]

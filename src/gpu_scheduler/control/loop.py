@@ -23,6 +23,7 @@ from gpu_scheduler.control.access import permissions, queue_shares
 from gpu_scheduler.control.access.accepted_commands_audit import record
 from gpu_scheduler.control.access.permissions import Rules, apply_rules, jobs_named_in
 from gpu_scheduler.control.clock import Calendar
+from gpu_scheduler.control.commit_thread import CommitExecutor, StoreWriter
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Effect, Outcome
 from gpu_scheduler.control.jobs.submit import JoinKey, group_similar, join_series
@@ -36,7 +37,6 @@ from gpu_scheduler.control.messages import (
 from gpu_scheduler.control.restore import read_ended, recall, restore
 from gpu_scheduler.control.scheduling.culprits import describe
 from gpu_scheduler.control.self_monitoring import LoopMetrics
-from gpu_scheduler.control.writer import CommitExecutor, StoreWriter
 from gpu_scheduler.model.errors import (
     ClusterError,
     InternalError,

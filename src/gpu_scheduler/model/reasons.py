@@ -115,7 +115,7 @@ SENTENCES = {
     ReasonCode.WINDOW: "{gpus} GPUs are reserved for {owner} until {until_ms} ({reservation})",
     ReasonCode.WINDOW_AHEAD: (
         "{gpus} GPUs are reserved for {owner} from {from_ms} until {until_ms} ({reservation}), "
-        "and the job may not be over by then; a shorter --time helps"
+        "and the job may still run then; a shorter --time helps"
     ),
     ReasonCode.BEHIND: "waiting behind job {job}, which is first in line",
     ReasonCode.QUOTA: (

@@ -43,7 +43,7 @@ def test_reservation_is_created_listed_shown_and_cancelled(lab: ApiLab) -> None:
         ({"end": "2031-01-01T00:00:00Z"}, 400, "either the end or duration_minutes"),
         ({"node": "elsewhere"}, 404, "elsewhere"),
         ({"gpu_ids": [1]}, 400, "name at least as many"),
-        ({"gpu_model": "H900"}, 409, "of 0 that could be meant"),
+        ({"gpu_model": "H900"}, 409, "of 0 that match"),
         ({"colour": "red"}, 400, "colour"),
         ({"name": "a\nb"}, 400, "control character"),
     ],

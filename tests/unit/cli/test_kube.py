@@ -214,7 +214,7 @@ def test_gpus_nodes_and_quota_are_the_tables_of_a_server(
     assert main(["nodes", "show", "n1", "--kube"]) == 0
     assert "ml/web" in capsys.readouterr().out
     assert main(["quota", "--kube"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == ["vision", "1", "4", "0", "2"]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["vision", "1", "1", "4", "0", "2"]
 
 
 def test_top_once_shows_the_fleet(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,7 +126,7 @@ def test_what_cannot_be_guaranteed_is_rejected_with_what_would_fit() -> None:
     cluster = [a_node("n", gpus=2), running, a_lease(running, "n", 0)]
     found = status(decided(*cluster, a_reservation("r", count=2)))
     assert found.phase is ReservationPhase.REJECTED
-    assert "of 2 that could be meant, 1 can" in found.reason
+    assert "of 2 that match, 1 can" in found.reason
     assert "ask for 1 or fewer" in found.reason
     decision = decided(*cluster, a_reservation("r", count=2, preempts=True))
     assert status(decision).where == "n[0,1]"

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from gpu_scheduler.control.writer import StoreWriter
+from gpu_scheduler.control.commit_thread import StoreWriter
 from gpu_scheduler.model.errors import NotLeader, StoreTooNew, StoreUnavailable
 from gpu_scheduler.model.identity import LeaderLease, ServerMember, Standby
 from gpu_scheduler.server.ha.election import LeaderElector, LeaseTimes

@@ -62,7 +62,7 @@ class _Offer:
 class _DeviceSurvey:
     """The wanted devices at a start time: what the nodes offer, and how many devices do not fit.
 
-    Those are `out` of use, `reserved`, held by jobs that stay `running`, or `stoppable`.
+    Those are `out` of use, `reserved`, used by jobs that stay `running`, or `stoppable`.
     """
 
     def __init__(self, state: ClusterState, spec: ReservationSpec, start_ms: int) -> None:
@@ -258,21 +258,21 @@ def _refusal(state: ClusterState, spec: ReservationSpec, survey: _DeviceSurvey) 
         f"{count} {obstacle}"
         for count, obstacle in (
             (survey.out, "paused, unhealthy, drained or not online"),
-            (survey.reserved, "reserved already"),
-            (survey.running, "held by jobs that may run longer"),
-            (0 if spec.preempts else survey.stoppable, "held by jobs that could be preempted"),
+            (survey.reserved, "already reserved"),
+            (survey.running, "used by jobs that may run longer"),
+            (0 if spec.preempts else survey.stoppable, "used by jobs that could be preempted"),
         )
         if count
     ]
     advice = [f"ask for {survey.count} or fewer"] if survey.count else []
     if not spec.preempts and survey.count + survey.stoppable >= spec.gpus:
-        advice.append("let them be stopped for it (--preempt)")
+        advice.append("let the reservation preempt them (--preempt)")
     later_ms = _first_time(state, spec)
     if later_ms is not None:
         advice.append(f"begin at {format_utc(later_ms)}")
     return (
         f"{spec.gpus} GPUs cannot be free at {format_utc(spec.start_ms)}: of {survey.total} that "
-        f"could be meant, {survey.count} can"
+        f"match, {survey.count} can"
         + (f" ({', '.join(obstacles)})" if obstacles else "")
         + f"; {', or '.join(advice) or 'choose other GPUs'}"
     )

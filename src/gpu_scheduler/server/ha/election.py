@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from gpu_scheduler.control.writer import CommitExecutor, StoreWriter
+from gpu_scheduler.control.commit_thread import CommitExecutor, StoreWriter
 from gpu_scheduler.model.errors import ClusterError, NotLeader, SchedulerError
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
 

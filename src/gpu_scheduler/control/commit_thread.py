@@ -1,4 +1,4 @@
-"""A thread for blocking work of the control loop: commits and reads of the store.
+"""The thread for blocking work of the control loop: commits and reads of the store.
 
 `StoreWriter` is like an executor with one worker, at half the cost per call.
 """
