@@ -1499,6 +1499,7 @@ export interface Responses {
   "POST /jobs/{job_id}/priority": Changed;
   "GET /jobs/{job_id}/readings": ReadingsForm;
   "POST /jobs/{job_id}/release": Changed;
+  "POST /jobs/{job_id}/resubmit": Submitted;
   "POST /jobs/{job_id}/retry": Retried;
   "GET /jobs/{job_id}/tasks": ArrayTaskPage;
   "GET /limits": LimitList;

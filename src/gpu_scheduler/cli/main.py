@@ -84,6 +84,7 @@ COMMANDS: dict[str, Command] = {
     "hold": Command("keep pending jobs from starting", "jobs.actions", "hold"),
     "release": Command("let held jobs start", "jobs.actions", "release"),
     "update": Command("change a pending job", "jobs.actions", "update"),
+    "resubmit": Command("submit jobs that have ended again", "jobs.actions", "resubmit"),
     "retry": Command("put failed or cancelled jobs back into the queue", "jobs.actions", "retry"),
     "wait": Command("wait until jobs have ended", "jobs.follow", "wait"),
     "attach": Command("attach to the terminal or session of a job", "interactive.shell", "attach"),
@@ -156,7 +157,8 @@ COMMANDS: dict[str, Command] = {
 }
 
 GROUPS = {
-    "jobs": "submit run list show logs explain wait cancel hold release update retry history",
+    "jobs": "submit run list show logs explain wait cancel hold release update retry resubmit "
+    "history",
     "interactive work": "shell jupyter code attach top dashboard",
     "sweeps and code": "sweep snapshots estimate",
     "GPUs and nodes": "gpus pause-gpu resume-gpu nodes node status",
@@ -291,7 +293,8 @@ MEANT = {
     **dict.fromkeys(("salloc", "ssh", "bash", "sh", "login", "interactive"), "shell"),
     **dict.fromkeys(("info", "describe", "inspect", "get"), "show"),
     **dict.fromkeys(("why", "reason"), "explain"),
-    **dict.fromkeys(("requeue", "rerun", "restart", "resubmit", "redo"), "retry"),
+    **dict.fromkeys(("requeue", "restart"), "retry"),
+    **dict.fromkeys(("rerun", "redo"), "resubmit"),
     **dict.fromkeys(("sacct", "past", "finished"), "history"),
     **dict.fromkeys(("sinfo", "hosts", "drain", "cordon", "uncordon"), "nodes"),
     **dict.fromkeys(("gpu", "nvidia-smi", "smi", "gpustat", "ginfo"), "gpus"),

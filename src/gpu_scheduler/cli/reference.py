@@ -34,7 +34,7 @@ machine (`/run/gpu-scheduler`). A socket that belongs neither to root nor to you
 | `last`, `@~1`, `@~2` | your last job, the one before it, ... | all commands |
 | `1-3,7` | several jobs | all but those for one job: `logs`, `attach`, `shell --job` |
 | `all` | all your pending and running jobs | the same |
-| `12_4`, `last_4` | a task of an array | all but `hold`, `release`, `retry` and `update` |
+| `12_4`, `last_4` | a task of an array | not `hold`, `release`, `retry`, `resubmit`, `update` |
 | `12_[1-3,7]` | several tasks | `cancel` |
 
 **Durations** are written as `90s`, `90m`, `2h`, `1d`, `1d12h`, `1.5h`, `2 hours`, `02:30:00`,
@@ -166,6 +166,11 @@ can be reached on any node, a session of tmux or screen only on its own node.
 Of an array, the failed tasks are queued again, and completed ones never. Cancelled tasks stay
 cancelled, and a message says how many; `--cancelled` retries them too. If all tasks have ended and
 none failed, as after `tgpu cancel 12`, the cancelled ones are retried without it.
+""",
+    "resubmit": """\
+Submits jobs that have ended, also completed ones, again as new jobs: with the same request,
+command, directory and environment, and without dependencies, begin time and deadline. Only for your
+own jobs.
 """,
     "usage": """\
 Every attempt counts with what it holds, up to now if it runs, as in [report](#tgpu-report). Without

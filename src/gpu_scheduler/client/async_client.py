@@ -84,6 +84,10 @@ class AsyncJobHandle:
         """Why the job waits and until when, or how it ended: `reason`, `expected_start`, ..."""
         return await self._client.explain(self.id)
 
+    async def resubmit(self) -> AsyncJobHandle:
+        """Submit it again as a new job after it has ended; see `AsyncClient.resubmit`."""
+        return await self._client.resubmit(self.id)
+
     async def retry(self, *, cancelled: bool = False) -> dict[str, Any]:
         """Put it back into the queue after it failed or was cancelled; see `Client.retry`."""
         return await self._client.retry(self.id, cancelled=cancelled)
@@ -162,6 +166,14 @@ class AsyncClient:
         """
         query = {"cancelled": "true" if cancelled else None}
         return dict(await self.call("POST", target(job_path(job, "retry"), query)))
+
+    async def resubmit(self, job: str | int) -> AsyncJobHandle:
+        """Submit a job that has ended again, as a new job with the same environment.
+
+        Also one that completed. The new job has no dependencies, begin time and deadline.
+        """
+        answer = await self.call("POST", job_path(job, "resubmit"))
+        return AsyncJobHandle(self, answer["job_id"], answer.get("tasks", 1))
 
     async def correct_usage(
         self, job: str | int, attempt: int, run_seconds: float, reason: str

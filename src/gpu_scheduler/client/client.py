@@ -69,6 +69,10 @@ class JobHandle:
         """Why the job waits and until when, or how it ended: `reason`, `expected_start`, ..."""
         return self._client.explain(self.id)
 
+    def resubmit(self) -> JobHandle:
+        """Submit it again as a new job after it has ended; see `Client.resubmit`."""
+        return self._client.resubmit(self.id)
+
     def retry(self, *, cancelled: bool = False) -> dict[str, Any]:
         """Put it back into the queue after it failed or was cancelled; see `Client.retry`."""
         return self._client.retry(self.id, cancelled=cancelled)
@@ -158,6 +162,14 @@ class Client:
         """
         query = {"cancelled": "true" if cancelled else None}
         return self._object("POST", target(job_path(job, "retry"), query))
+
+    def resubmit(self, job: str | int) -> JobHandle:
+        """Submit a job that has ended again, as a new job with the same environment.
+
+        Also one that completed. The new job has no dependencies, begin time and deadline.
+        """
+        answer = self._object("POST", job_path(job, "resubmit"))
+        return JobHandle(self, answer["job_id"], answer.get("tasks", 1))
 
     def correct_usage(
         self, job: str | int, attempt: int, run_seconds: float, reason: str

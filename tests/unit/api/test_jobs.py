@@ -423,6 +423,32 @@ def test_array_task_that_could_not_start_says_why(lab: ApiLab) -> None:
     assert lab.get(f"/jobs/{job_id}_1").json["reason"] == ""
 
 
+def test_completed_job_is_resubmitted_as_a_new_one(lab: ApiLab) -> None:
+    first = lab.submit(name="train", command=["true"], gpu_count=2, environment={"A": "1"})
+    early = lab.call("POST", f"/jobs/{first}/resubmit")
+    assert (early.status, early.code) == (409, "wrong_state")
+    lab.start(first)
+    lab.end(first)
+    reply = lab.call("POST", f"/jobs/{first}/resubmit", headers={"Idempotency-Key": "k"})
+    again = lab.call("POST", f"/jobs/{first}/resubmit", headers={"Idempotency-Key": "k"})
+    assert (reply.status, again.json) == (201, reply.json)
+    new = lab.get(f"/jobs/{reply.json['job_id']}").json
+    old = lab.get(f"/jobs/{first}").json
+    assert (old["state"], new["attempt"]) == ("completed", 1)
+    alike = ("name", "command", "gpu_count", "environment", "working_directory", "tenant_id")
+    assert [new[field] for field in alike] == [old[field] for field in alike]
+    assert lab.get("/jobs").json["total"] == 2
+
+
+def test_resubmitted_job_waits_for_nothing(lab: ApiLab) -> None:
+    before = lab.submit()
+    job_id = lab.submit(dependencies=[f"afterok:{before}"], begin_at="2099-01-01T00:00:00Z")
+    lab.call("DELETE", f"/jobs/{job_id}")
+    new = lab.call("POST", f"/jobs/{job_id}/resubmit").json["job_id"]
+    job = lab.get(f"/jobs/{new}").json
+    assert (job["dependencies"], job["begin_at"]) == ([], None)
+
+
 def test_owner_sees_script_of_job(lab: ApiLab) -> None:
     script = "#!/bin/sh\necho hi\n"
     job_id = lab.submit(command=["a"], script=script)

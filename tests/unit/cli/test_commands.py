@@ -611,6 +611,7 @@ def test_jobs_are_held_released_and_retried(server: FakeServer, tell: Tell) -> N
     assert tell("release", "all") == "job-1 released\njob-2 released\n"
     server.end("job-1", 1)
     assert tell("retry", "1") == "job-1 queued again\n"
+    assert tell("resubmit", "1") == "job-1 resubmitted as job-99 with 3 tasks\n"
     assert server.jobs["job-1"]["state"] == "pending"
     server.change("job-1", tasks="1-2,7", left=3)
     told = (

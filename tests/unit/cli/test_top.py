@@ -2,12 +2,14 @@
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_scheduler.cli.interactive import top
 from gpu_scheduler.cli.interactive.top import State, split_keys
+from gpu_scheduler.cli.interactive.top_panels import Curve, host_readings
 from gpu_scheduler.cli.interactive.top_rendering import LineFormatter, frame, plain_text, width
 
 NOW = "2026-11-16T12:00:00.000Z"
@@ -350,3 +352,45 @@ def test_narrow_window_shows_users_and_wait_reason() -> None:
         assert lines[2].index("1 ann train-1") == lines[1].index("USED BY")
         assert any(re.match(r" 1 +train-1 +R +2 .*box\[0\]$", line) for line in lines)
         assert any(re.match(r" 2 +train-2 +PD +2 .*waiting for", line) for line in lines)
+
+
+def test_large_window_adds_curves_and_output_of_the_selected_job() -> None:
+    state = State(selected="job-1", preview=[f"step {number}" for number in range(99)])
+    overview = an_overview(a_job(1, state="running"), gpus=[a_gpu(allocated_share=1), a_gpu(1)])
+    state.update(overview)
+    for _ in range(3):
+        state.history.add(overview, is_local=False)
+    lines = drawn(overview, state, columns=160, rows=50)
+    assert len(lines) == 50
+    assert [line.split("  ")[0].strip() for line in lines[4:8]] == [
+        *("Last 6 s", "GPU use", "GPUs allocated", "jobs pending")
+    ]
+    assert lines[5].endswith("40 %  ▄▄▄")
+    assert "1 of 2" in lines[6]
+    title = lines.index("Output of job-1 train-1")
+    assert title == 50 - 1 - state.preview_rows
+    assert lines[-2] == " step 98"
+    for columns, rows in ((80, 24), (80, 50), (160, 30)):
+        assert "Output of" not in "\n".join(drawn(overview, state, columns, rows))
+
+
+def test_host_readings_are_shares_of_the_time_between_two(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 8388608 kB\nMemAvailable: 2097152 kB\n")
+    (tmp_path / "stat").write_text("cpu 100 0 100 800 0 0 0 0 0 0\ncpu0 1 1\ncpu1 1 1\n")
+    first = host_readings(None, tmp_path)
+    (tmp_path / "stat").write_text("cpu 150 0 125 825 0 0 0 0 0 0\ncpu0 1 1\ncpu1 1 1\n")
+    second = host_readings(first, tmp_path)
+    assert first is not None
+    assert second is not None
+    assert (first.cpu, second.cpu, second.cores) == (None, 0.75, 2)
+    assert (second.memory_used_mb, second.memory_mb) == (6144, 8192)
+    assert host_readings(second, tmp_path / "none") is None
+
+
+def test_curve_shows_its_last_samples_up_to_its_scale() -> None:
+    curve = Curve("x", scale=0)
+    for value in (9, 0, 4, 8):
+        curve.add(value, "")
+    assert curve.drawn(3, unicode=True) == "▁▅█"
+    assert curve.drawn(3, unicode=False) == "_+#"
+    assert curve.drawn(0, unicode=True) == ""

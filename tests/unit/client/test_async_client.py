@@ -98,6 +98,8 @@ def test_commands_and_queries_reach_server() -> None:
         assert (await client.explain(1))["position"] == 3
         assert (await job.cancel())["status"] == "cancelled"
         assert (await client.retry(1))["state"] == "pending"
+        assert (await client.resubmit(1)).id == "job-99"
+        assert (await client.job(1).resubmit()).id == "job-99"
         assert (await client.correct_usage(1, 1, 60, "wrong clock"))["run_seconds"] == 60
         assert (await client.tenants())[0]["id"] == "default"
         assert len(await client.gpus()) == 2

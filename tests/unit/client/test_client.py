@@ -294,6 +294,7 @@ def test_job_commands_reach_server(server: FakeServer, client: Client) -> None:
     assert client.job(1).info()["id"] == "job-1"
     assert job.cancel()["status"] == "cancelled"
     assert client.retry(1)["state"] == "pending"
+    assert client.resubmit(1).id == client.job(1).resubmit().id == "job-99"
     assert client.correct_usage(1, 1, 60, "wrong clock")["run_seconds"] == 60
     assert client.cancel(1, tasks="1-3")["status"] == "cancelled"
     assert server.requests[-1] == "DELETE /api/v1/jobs/job-1?tasks=1-3"

@@ -7,6 +7,7 @@ in `submit`.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 from msgspec import Struct
@@ -33,6 +34,7 @@ from gpu_scheduler.api.routes.job_views import (
     task_form,
     task_state,
 )
+from gpu_scheduler.api.routes.submit import Submitted, job_submitted
 from gpu_scheduler.control.messages import (
     Cancel,
     Command,
@@ -41,9 +43,10 @@ from gpu_scheduler.control.messages import (
     Release,
     Reprioritise,
     Retry,
+    Submit,
     Update,
 )
-from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import (
@@ -54,6 +57,7 @@ from gpu_scheduler.model.job import (
     display_name,
     parse_priority,
 )
+from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import AttemptMeasure
 from gpu_scheduler.store.interface import JobQuery, JobVisibility, Store, SweepCount
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
@@ -619,16 +623,61 @@ async def retry_job(context: Context, request: Request) -> Response:
     """Queue a failed or cancelled job again; of an array, its failed tasks."""
     query = context.parse_query(request, "cancelled")
     row = _whole_job(context, request)
-    store = context.service.store
-    launch = store.launch(row.job.id)
-    if launch is not None and launch.captured and store.environment(launch.captured) is None:
-        raise WrongState(
-            f"{display_name(row.job.id)} cannot be retried: its captured environment was deleted "
-            "(retention.environments_days); submit the job again"
-        )
+    await asyncio.to_thread(_launch_to_repeat, context.service.store, row, "retried")
     message = Retry(row.job.id, cancelled=query.flag("cancelled"))
     outcome = await context.service.apply(message, request.caller)
     return json_response(_retried(context.find_job(request)[0], outcome.retried))
+
+
+@router.operation(
+    "POST",
+    "/jobs/{job_id}/resubmit",
+    response=Submitted,
+    status=201,
+    errors=(*_ERRORS, 422),
+    keyed=True,
+)
+async def resubmit_job(context: Context, request: Request) -> Response:
+    """Submit a job that has ended again, as a new job of the same owner.
+
+    The new one has no dependencies, begin time and deadline.
+    """
+    row = _whole(context, request)
+    job, caller = row.job, request.caller
+    launch = await asyncio.to_thread(_launch_to_repeat, context.service.store, row, "resubmitted")
+    if row.state not in ENDED:
+        raise WrongState(f"{display_name(job.id)} is {row.state}; only an ended job is resubmitted")
+    if job.service:
+        raise WrongState(f"{display_name(job.id)} is a replica of a service; change the service")
+    if launch is None or (caller.user, caller.uid) != (job.user, launch.uid):
+        raise Forbidden(
+            f"{display_name(job.id)} belongs to {job.user}, and only its owner may resubmit it"
+        )
+    context.submit_tenant(caller, job.tenant)
+    again = replace(
+        job,
+        id="",
+        number=0,
+        submit_ms=0,
+        begin_ms=0,
+        deadline_ms=0,
+        dependencies=(),
+        hold=False,
+    )
+    command = Submit(again, replace(launch, gid=caller.gid or 0))
+    data = request.params["job_id"].encode()
+    return await context.idempotency.run_once(request, data, command, job_submitted)
+
+
+def _launch_to_repeat(store: Store, row: JobRow, done: str) -> Launch | None:
+    """Return how a job is run; raise if its captured environment no longer exists."""
+    launch = store.launch(row.job.id)
+    if launch is not None and launch.captured and store.environment(launch.captured) is None:
+        raise WrongState(
+            f"{display_name(row.job.id)} cannot be {done}: its captured environment was deleted "
+            "(retention.environments_days); submit it from your own environment"
+        )
+    return launch
 
 
 def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:

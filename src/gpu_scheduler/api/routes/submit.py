@@ -122,7 +122,7 @@ async def submit_job(context: Context, request: Request) -> Response:
             f"one job may have {context.settings.bounds.body_bytes} bytes and has {len(data)}"
         )
     command = _single(context, request.caller, decode(JobRequest, data))
-    return await context.idempotency.run_once(request, data, command, _job_submitted)
+    return await context.idempotency.run_once(request, data, command, job_submitted)
 
 
 @router.operation(
@@ -337,7 +337,8 @@ def reader_for(context: Context, caller: Caller) -> JobReader:
     return JobReader(caller, tenant_of, context.settings.runner)
 
 
-def _job_submitted(outcome: Outcome) -> Response:
+def job_submitted(outcome: Outcome) -> Response:
+    """Return the answer to the submission of one job."""
     job = outcome.jobs[0]
     return json_response(Submitted(job_id=job.id, tasks=job.task_count), status=201)
 

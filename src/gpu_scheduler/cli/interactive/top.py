@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.cli.connection import ME, add_kube_options, add_server_options, client_for
 from gpu_scheduler.cli.interactive.terminal import Ended, raise_ended, window_size
+from gpu_scheduler.cli.interactive.top_panels import History
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import has_colour, in_local_time, is_terminal, print_json
 from gpu_scheduler.cli.text.values import seconds
 from gpu_scheduler.client.http1 import target
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.intervals import IntervalSet
 
 if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
@@ -46,7 +48,10 @@ Action = tuple[str, str]
 
 @dataclass(slots=True)
 class State:
-    """What the user sees and has selected. `page` is the number of jobs that fit on the screen."""
+    """What the user sees and has selected. `page` is the number of jobs that fit on the screen.
+
+    In a large window, `preview` is the end of the selected job's output, on `preview_rows` lines.
+    """
 
     interval_s: float = 2.0
     sort: str = "queue"
@@ -65,6 +70,9 @@ class State:
     text_offset: int = 0
     follows: bool = True
     message: str = ""
+    preview: list[str] = field(default_factory=list)
+    preview_rows: int = 0
+    history: History = field(default_factory=History)
 
     def query(self) -> dict[str, object]:
         """The query for the overview."""
@@ -335,9 +343,11 @@ def run(args: Namespace) -> int:
             return _once(client, state)
         # Before the screen is entered: without a server there is only an error to show.
         overview = fetch(client, state)
+        address = None if args.kube else client.connection.address
+        is_local = address is not None and bool(address.path)
         try:
             with Screen() as screen:
-                Top(client, state, screen, overview).run()
+                Top(client, state, screen, overview, is_local=is_local).run()
         except KeyboardInterrupt:
             return 0
         except Ended as ended:
@@ -512,9 +522,15 @@ class Top:
     """The loop: fetch, draw, wait for a key."""
 
     def __init__(
-        self, client: Client, state: State, screen: Screen, overview: dict[str, Any]
+        self,
+        client: Client,
+        state: State,
+        screen: Screen,
+        overview: dict[str, Any],
+        *,
+        is_local: bool,
     ) -> None:
-        """`overview` is the first one to draw."""
+        """`overview` is the first one to draw; with `is_local` the server runs on this host."""
         self._client = client
         self._state = state
         self._screen = screen
@@ -523,6 +539,7 @@ class Top:
         self._colours = has_colour()
         self._unicode = _has_unicode()
         self._page = 0
+        self._is_local = is_local and overview["nodes"] == 1
 
     def run(self) -> None:
         """Run until the user quits."""
@@ -530,6 +547,7 @@ class Top:
         while True:
             if time.monotonic() >= refresh_at:
                 self._refresh()
+                self._state.history.add(self._overview, is_local=self._is_local)
                 refresh_at = time.monotonic() + self._state.interval_s
             self._draw()
             keys = self._screen.keys(refresh_at - time.monotonic())
@@ -551,6 +569,23 @@ class Top:
             self._problem = ""
         except SchedulerError as error:
             self._problem = f"retrying: {error}"
+            return
+        self._preview()
+
+    def _preview(self) -> None:
+        """Read the end of the selected job's output, if the window has room for it."""
+        state = self._state
+        job = state.job
+        state.preview = []
+        if not state.preview_rows or job is None:
+            return
+        if job["state"] not in ("running", "scheduled") and not job.get("started_at"):
+            state.preview = [f"not started: {in_local_time(job.get('reason') or 'waiting')}"]
+            return
+        try:
+            state.preview = self._log_lines(job["id"], max(1, state.preview_rows - 2))
+        except SchedulerError as error:
+            state.preview = [str(error)]
 
     def _draw(self) -> None:
         from gpu_scheduler.cli.interactive.top_rendering import LineFormatter, frame
@@ -583,13 +618,28 @@ class Top:
             state.message = str(error)
 
     def _read_log(self, job: str) -> None:
-        pieces = self._client.log_bytes(job, tail=LOG_LINES)
-        text = b"".join(pieces).decode("utf-8", "replace")
-        self._state.text = text.split("\n")
-        if not self._state.text[-1]:
-            self._state.text.pop()
-        if not self._state.text:
-            self._state.text = ["no output yet"]
+        self._state.text = self._log_lines(job, LOG_LINES)
+
+    def _log_lines(self, job: str, most: int) -> list[str]:
+        """The last lines of a job's output; of an array, that of one running task."""
+        line = next((one for one in self._state.jobs if one["id"] == job), {})
+        task = self._task_to_show(job) if line.get("tasks") else ""
+        text = b"".join(self._client.log_bytes(job + task, tail=most)).decode("utf-8", "replace")
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        if task:
+            lines.insert(0, f"task {task.removeprefix('_')}:")
+        return lines or ["no output yet"]
+
+    def _task_to_show(self, job: str) -> str:
+        """`_4` for the first running task, else for the last that has ended."""
+        states = (self._client.get(job).get("array") or {}).get("states") or {}
+        for state in ("running", "failed", "completed"):
+            if states.get(state):
+                tasks = IntervalSet.parse(states[state])
+                return f"_{min(tasks) if state == 'running' else max(tasks)}"
+        return ""
 
     def _explain(self, job: str) -> None:
         from gpu_scheduler.cli.jobs.show import expected_end_text, expected_start_text

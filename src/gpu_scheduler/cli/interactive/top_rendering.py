@@ -33,6 +33,8 @@ WIDE = 110
 NARROW = 72
 TINY = 56
 MIN_JOBS = 5
+LARGE_ROWS = 40
+"""In a window of so many rows, and wide, there are curves and the output of the selected job."""
 CELL = 26
 MAX_TEMPERATURE_C = 90
 _DAY_S = 86_400
@@ -47,6 +49,7 @@ class LineFormatter:
         self.columns = columns
         self._colours = colours and styles
         self._styles = styles
+        self.unicode = unicode
         self.full, self.empty, self.more = ("█", "░", "…") if unicode else ("#", ".", "~")
 
     def line(self, *pieces: str | tuple[str, str], style: str = "") -> str:
@@ -110,17 +113,51 @@ def frame(
     foot = _foot(state, formatter)
     if state.mode in (top.LOGS, top.EXPLAIN, top.HELP):
         return _with_text(head, foot, state, formatter, rows)
+    is_large = rows >= LARGE_ROWS and formatter.columns >= WIDE
+    head += _curve_lines(state, formatter, rows - len(head)) if is_large else []
     head.append(_job_title(overview, state, formatter))
     columns = _columns(formatter.columns)
     head.append(formatter.line(_job_heading(columns, formatter), style="bold"))
-    state.page = max(1, rows - len(head) - 1)
+    state.preview_rows = max(0, rows - len(head)) // 3 if is_large and state.jobs else 0
+    state.page = max(1, rows - len(head) - 1 - state.preview_rows)
     now = seconds_at(overview.get("now")) or time.time()
     body = [_job_line(job, state, columns, formatter, now) for job in overview["jobs"]]
     body = body[: state.page]
     if not body:
         body = [formatter.line((_nothing(state), "dim"))]
-    filler = [""] * max(0, rows - len(head) - len(body) - 1)
-    return [*head, *body, *filler, foot][: max(1, rows)]
+    filler = [""] * max(0, rows - len(head) - len(body) - 1 - state.preview_rows)
+    return [*head, *body, *filler, *_preview_lines(state, formatter), foot][: max(1, rows)]
+
+
+# A large window
+
+
+def _curve_lines(state: State, formatter: LineFormatter, room: int) -> list[str]:
+    """The readings over time, one line each, under a heading."""
+    curves = state.history.shown()
+    if room < LARGE_ROWS // 2 or not curves:
+        return []
+    span = duration_text(max(len(curve.samples) for curve in curves) * state.interval_s)
+    lines = [formatter.line((f"Last {span}", "cyan"))]
+    for curve in curves:
+        label = " " + formatter.cell(curve.title, 15) + formatter.cell(curve.text, 20, right=True)
+        drawn = curve.drawn(formatter.columns - width(label) - 2, unicode=formatter.unicode)
+        lines.append(formatter.line(label, "  ", (drawn, "green")))
+    return lines
+
+
+def _preview_lines(state: State, formatter: LineFormatter) -> list[str]:
+    """The last lines of the output of the selected job."""
+    if not state.preview_rows:
+        return []
+    room = state.preview_rows - 1
+    shown = (
+        [formatter.line(" " + plain_text(line)) for line in state.preview[-room:]] if room else []
+    )
+    job = state.job or {}
+    name = visible(str(job.get("name") or ""))
+    title = " ".join(filter(None, (f"Output of {state.selected or 'no job'}", name)))
+    return [formatter.line((title, "cyan")), *shown, *[""] * (room - len(shown))]
 
 
 # First line

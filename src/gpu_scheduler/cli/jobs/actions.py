@@ -79,6 +79,12 @@ def register_retry(parser: ArgumentParser) -> None:
     add_server_options(parser)
 
 
+def register_resubmit(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu resubmit`."""
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help=JOBS_HELP)
+    add_server_options(parser)
+
+
 def register_update(parser: ArgumentParser) -> None:
     """Add the options of `tgpu update`."""
     add = Options(parser)
@@ -198,6 +204,19 @@ def run_retry(args: Namespace) -> int:
         return answer, f"{queued}; {left:,} cancelled tasks were not, {advice}"
 
     return _for_each(args, retry)
+
+
+def run_resubmit(args: Namespace) -> int:
+    """Submit jobs that have ended again, as new jobs."""
+
+    def resubmit(client: Client, reference: Reference) -> tuple[dict[str, Any], str]:
+        answer = client.call("POST", job_path(str(reference), "resubmit"))
+        tasks = answer.get("tasks", 1)
+        return answer, f"resubmitted as {answer['job_id']}" + (
+            f" with {tasks:,} tasks" if tasks > 1 else ""
+        )
+
+    return _for_each(args, resubmit)
 
 
 def run_update(args: Namespace) -> int:

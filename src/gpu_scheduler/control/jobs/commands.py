@@ -268,7 +268,8 @@ def retry(state: ControlState, command: Retry, now_ms: int, outcome: Outcome) ->
         outcome.retried = _retry_tasks(state, record, command.cancelled, now_ms)
     elif end.record is None:
         raise WrongState(
-            f"{display_name(job_id)} is completed; only a failed or cancelled job can be retried"
+            f"{display_name(job_id)} is completed; only a failed or cancelled job can be retried; "
+            "'tgpu resubmit' runs it again as a new job"
         )
     else:
         record = end.record
