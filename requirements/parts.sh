@@ -26,6 +26,8 @@ want ip iproute2
 want openssl openssl
 want systemd-analyze systemd
 want chromium chromium
+[ -x /usr/sbin/sshd ] || want sshd openssh-server
+want ssh openssh-client
 # Debian keeps the server of PostgreSQL off the PATH.
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || want initdb postgresql
 

@@ -1090,6 +1090,11 @@ export interface ServiceRequest {
   notify?: string[];
 }
 
+export interface SessionForm {
+  user: string;
+  status: string;
+}
+
 export interface SettingForm {
   key: string;
   value: string;
@@ -1538,6 +1543,8 @@ export interface Responses {
   "PUT /services/{service}": ServiceForm;
   "GET /services/{service}/endpoints": EndpointList;
   "POST /services/{service}/scale": ServiceForm;
+  "DELETE /session": SessionForm;
+  "POST /session": SessionForm;
   "GET /settings": SettingList;
   "GET /sweeps": SweepList;
   "GET /tasks": TaskPage;

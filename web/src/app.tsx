@@ -8,7 +8,7 @@ import { call, me, needsLogin, online } from "./api";
 import { Cluster } from "./cluster";
 import { Empty, QuestionDialog, Toasts } from "./components";
 import { JobPage } from "./job";
-import { Login } from "./login";
+import { Login, Logout } from "./login";
 import { People } from "./people";
 import { Plan } from "./plan";
 import { Queue } from "./queue";
@@ -117,6 +117,7 @@ function App(): JSX.Element {
               <span class="muted"> {me.value.role}</span>
             </span>
           ) : null}
+          <Logout />
           <button type="button" class="small plain" aria-label="Keys" onClick={() => setShowsKeys(true)}>
             ?
           </button>

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from gpu_scheduler.api.auth.accounts import Directory
+from gpu_scheduler.api.auth.sessions import Sessions
 from gpu_scheduler.api.expected_times import Explainer
 from gpu_scheduler.api.http.idempotency import IdempotencyStore
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
@@ -62,6 +63,7 @@ class Context:
         self.planner = Planner(service)
         self.sorted_jobs = SortedJobsCache(service)
         self.idempotency = IdempotencyStore(service)
+        self.sessions = Sessions()
         self.directory = Directory(
             settings.server_uid, settings.admins, lambda: service.core.state.tenant_directory
         )

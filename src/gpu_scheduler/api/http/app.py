@@ -25,6 +25,7 @@ from gpu_scheduler.api.auth.peer_credentials import (
     PeerAuthenticator,
     peer_in,
 )
+from gpu_scheduler.api.auth.sessions import NO_SESSION
 from gpu_scheduler.api.auth.tokens import BearerAuthenticator, Verifier
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.forwarded_identity import HEADER as FORWARDED_IDENTITY
@@ -250,6 +251,7 @@ class App:
             headers = dict(scope["headers"])
             self._reject_forwarded(headers)
             self._check_origin(scope, headers)
+            self._resume_session(headers)
             operation, params = self._route(method, scope)
             path, action = operation.path, operation.name
             try:
@@ -282,7 +284,16 @@ class App:
         abort = scope.get("state", {}).get("abort")
         await send_response(response, receive, send, request_id, abort=abort)
 
+    def _resume_session(self, headers: dict[bytes, bytes]) -> None:
+        """Put the token of a browser's session in the place of its cookie."""
+        if b"authorization" not in headers:
+            token = self._context.sessions.authorization(headers)
+            if token is not None:
+                headers[b"authorization"] = token
+
     def _handler(self, operation: Operation, headers: dict[bytes, bytes]) -> Handler:
+        if operation.stays_here:
+            return operation.handler
         if self._proxy is not None and self._proxy.needs_leader(operation, headers):
             return partial(self._proxy.forward, operation=operation)
         if self._proxy is not None and not operation.public:
@@ -336,6 +347,7 @@ class App:
             headers = dict(scope["headers"])
             self._reject_forwarded(headers)
             self._check_origin(scope, headers)
+            self._resume_session(headers)
             action, params = self._route_websocket(scope["path"])
             authenticate = partial(self._authenticate, scope, headers)
             caller = await self._context.directory.accounts.wait_for(authenticate)
@@ -379,7 +391,8 @@ class App:
         if away := self._context.service.away:
             raise StoreUnavailable(f"{away}. Running jobs go on; try again in a moment")
         caller = self._authenticate(scope, headers)
-        if not caller.may_change and operation.method not in READING:
+        is_change = operation.method not in READING and not operation.stays_here
+        if is_change and not caller.may_change:
             raise Forbidden(f"'{caller.user}' has the role viewer, which may not change anything")
         return caller
 
@@ -460,6 +473,9 @@ class App:
             headers += ((b"retry-after", RETRY_AFTER[status].encode()),)
         if isinstance(error, Unauthenticated):
             headers += ((b"www-authenticate", b'Bearer realm="gpu-scheduler"'),)
+        if isinstance(error, BadToken):
+            # A browser whose session stands for this token would send it for ever.
+            headers += ((b"set-cookie", NO_SESSION),)
         if isinstance(error, TooSlow):
             headers += ((b"connection", b"close"),)
         if isinstance(error, MethodNotAllowed):

@@ -81,7 +81,8 @@ class Operation:
     `body` and `response` are message types (None: no message; a tuple: one of these types).
     `errors` are the statuses it may answer with besides `COMMON_ERRORS`. A `public` operation needs
     no authentication from this machine, a `public_everywhere` one none from other machines either.
-    With `keyed` the handler itself stores its response under the Idempotency-Key.
+    With `keyed` the handler itself stores its response under the Idempotency-Key. A `stays_here`
+    operation changes only the server that is asked: viewers may call it, and standbys answer it.
     """
 
     method: str
@@ -101,6 +102,7 @@ class Operation:
     keyed: bool = False
     public: bool = False
     public_everywhere: bool = False
+    stays_here: bool = False
 
     @property
     def is_key_optional(self) -> bool:

@@ -10,10 +10,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gpu_scheduler.api.auth.accounts import ROOT, Account
+from gpu_scheduler.api.auth.sessions import NO_SESSION
 from gpu_scheduler.api.auth.tokens import PREFIX
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.openapi import Parameter, Removed, Router, integer_parameter
-from gpu_scheduler.api.http.request import Request, Response, form_of, json_response
+from gpu_scheduler.api.http.request import Request, Response, encode, form_of, json_response
 from gpu_scheduler.control.access.permissions import sees_token
 from gpu_scheduler.control.messages import MakeToken, RevokeToken
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
@@ -259,6 +260,40 @@ async def list_audit(context: Context, request: Request) -> Response:
 
 def _record(number: int, row: AuditRow) -> AuditForm:
     return form_of(AuditForm, row, number=number, at=write_time(row.at_ms) or "", count=row.times)
+
+
+class SessionForm(Struct):
+    """Whose session has begun or ended."""
+
+    user: str
+    status: str
+
+
+@router.operation("POST", "/session", response=SessionForm, status=201, stays_here=True)
+async def begin_session(context: Context, request: Request) -> Response:
+    """Exchange the token of this request (Authorization) for a cookie, for browsers.
+
+    The cookie is opaque and HttpOnly, and is valid for 12 hours at this server, or until the token
+    expires or is revoked.
+    """
+    context.parse_query(request)
+    token = request.headers.get(b"authorization")
+    if token is None:
+        raise InvalidRequest(
+            "send a token ('Authorization: Bearer ...') to begin a session with it"
+        )
+    cookie = context.sessions.begin(token, secure=request.scope["scheme"] == "https")
+    form = SessionForm(request.caller.user, "begun")
+    return Response(encode(form), status=201, headers=((b"set-cookie", cookie),))
+
+
+@router.operation("DELETE", "/session", response=SessionForm, stays_here=True)
+async def end_session(context: Context, request: Request) -> Response:
+    """End the session of this browser."""
+    context.parse_query(request)
+    context.sessions.end(request.headers)
+    form = SessionForm(request.caller.user, "ended")
+    return Response(encode(form), headers=((b"set-cookie", NO_SESSION),))
 
 
 @router.operation("GET", "/me", response=Myself)

@@ -7425,12 +7425,50 @@ function Surroundings({ job }) {
 }
 
 // src/login.tsx
+var SESSION = "/api/v1/session";
 function Login() {
+  const field = A2(null);
+  const [problem, setProblem] = d2("");
+  const enter = async (event) => {
+    event.preventDefault();
+    const token = field.current?.value.trim() ?? "";
+    if (field.current) field.current.value = "";
+    try {
+      const response = await fetch(SESSION, { method: "POST", credentials: "same-origin", headers: { authorization: `Bearer ${token}` } });
+      if (!response.ok) throw await asError(response);
+      needsLogin.value = false;
+    } catch (error) {
+      setProblem(error instanceof Error ? error.message : "the server could not be reached");
+    }
+  };
   return /* @__PURE__ */ u4("section", { class: "card narrow", children: [
     /* @__PURE__ */ u4("h1", { children: "Who are you?" }),
+    /* @__PURE__ */ u4("form", { onSubmit: (event) => void enter(event), children: [
+      /* @__PURE__ */ u4("label", { children: [
+        "Token",
+        /* @__PURE__ */ u4("input", { ref: field, type: "password", autocomplete: "off", required: true })
+      ] }),
+      problem ? /* @__PURE__ */ u4("p", { class: "note note-bad", role: "alert", children: problem }) : null,
+      /* @__PURE__ */ u4("button", { type: "submit", class: "primary", children: "Log in" })
+    ] }),
+    /* @__PURE__ */ u4("h2", { children: "Without a token" }),
     /* @__PURE__ */ u4("p", { children: "The server knows callers on its own machine. From another machine, forward a port through ssh; then you are logged in as your own user:" }),
     /* @__PURE__ */ u4("pre", { tabIndex: 0, children: `ssh -L ${location.port || "8080"}:127.0.0.1:${location.port || "8080"} ${location.hostname}` })
   ] });
+}
+function Logout() {
+  if (!me.value?.via) return null;
+  const leave = async () => {
+    try {
+      const response = await fetch(SESSION, { method: "DELETE", credentials: "same-origin" });
+      if (!response.ok) throw await asError(response);
+      me.value = null;
+      location.reload();
+    } catch (error) {
+      notify(error instanceof Error ? error.message : "the server could not be reached", { bad: true });
+    }
+  };
+  return /* @__PURE__ */ u4("button", { type: "button", class: "small", onClick: () => void leave(), children: "Log out" });
 }
 
 // src/people.tsx
@@ -9239,6 +9277,7 @@ function App() {
             me.value.role
           ] })
         ] }) : null,
+        /* @__PURE__ */ u4(Logout, {}),
         /* @__PURE__ */ u4("button", { type: "button", class: "small plain", "aria-label": "Keys", onClick: () => setShowsKeys(true), children: "?" })
       ] })
     ] }),
