@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,6 +53,10 @@ class Rig:
             await self.launcher.forget(name, member)
         await self.hang_up()
         await self.launcher.leave()
+
+    async def start_many(self, works: Iterable[Work]) -> None:
+        """Start all of these at once; the launcher records them together."""
+        await asyncio.gather(*(self.launcher.start(work) for work in works))
 
     async def hang_up(self) -> None:
         if self._listener is not None:

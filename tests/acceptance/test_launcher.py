@@ -36,7 +36,7 @@ LAUNCH = [sys.executable, "-I", "-m", "gpu_scheduler.agent.launcher", "--dir"]
 def test_repeated_start_runs_job_once() -> None:
     async def scenario(rig: Rig) -> None:
         work = rig.work("job-1.1", "sh", "-c", "echo once")
-        await rig.launcher.start_many([work, work])
+        await rig.start_many([work, work])
         await rig.launcher.start(work)
         await rig.over("job-1.1")
         await rig.launcher.start(work)
@@ -54,7 +54,7 @@ def test_jobs_start_after_fork_server_is_killed() -> None:
         assert (await rig.run(rig.work("job-1.1", "sh", "-c", "exit 4"))).exit_code == 4
         os.kill(int(children[0]), signal.SIGKILL)
         works = [rig.work(f"job-{n}.1", "sh", "-c", "exit 5") for n in range(2, 12)]
-        await rig.launcher.start_many(works)
+        await rig.start_many(works)
         for work in works:
             assert (await rig.over(work.allocation_id)).exit_code == 5
         assert rig.launcher.pid == pid
@@ -68,7 +68,7 @@ def test_gang_members_have_separate_records() -> None:
             replace(rig.work("job-1.1", "sh", "-c", "exit $TGPU_MEMBER"), member=member)
             for member in range(3)
         ]
-        await rig.launcher.start_many(works)
+        await rig.start_many(works)
         await rig.until(lambda: sum(isinstance(said, Over) for said in rig.said) == 3)
         codes = {said.member: said.exit_code for said in rig.said if isinstance(said, Over)}
         assert codes == {0: 0, 1: 1, 2: 2}
@@ -133,7 +133,7 @@ def test_no_job_is_lost_or_run_twice_under_repeated_launcher_kills(seed: int) ->
 def test_launcher_runs_three_hundred_jobs_at_once() -> None:
     async def scenario(rig: Rig) -> None:
         works = [rig.work(f"job-{n}.1", "sh", "-c", f"exit {n % 7}") for n in range(300)]
-        await rig.launcher.start_many(works)
+        await rig.start_many(works)
         await rig.until(lambda: sum(isinstance(said, Over) for said in rig.said) == 300, 60)
         found = {said.allocation_id: said.exit_code for said in rig.said if isinstance(said, Over)}
         assert found == {f"job-{n}.1": n % 7 for n in range(300)}
@@ -448,7 +448,7 @@ def test_failed_or_hanging_prolog_prevents_job() -> None:
     async def scenario(rig: Rig) -> None:
         failing = rig.work("job-1.1", "touch", "ran", prolog=("sh", "-c", "echo no disk; exit 3"))
         hanging = rig.work("job-2.1", "touch", "ran", prolog=("sleep", "1000"), hook_timeout_ms=200)
-        await rig.launcher.start_many([failing, hanging])
+        await rig.start_many([failing, hanging])
         first, second = await rig.over("job-1.1"), await rig.over("job-2.1")
         assert first.detail == "the prolog 'sh' failed: exit code 3: no disk"
         assert second.detail == "the prolog 'sleep' failed: it took longer than 0.2 s"

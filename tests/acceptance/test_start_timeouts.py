@@ -111,7 +111,7 @@ def test_members_with_hanging_working_directory_end_their_gang() -> None:
                 rig, "job-1.1", 0, "true", workdir=str(gone), start_timeout_ms=SOON_MS
             )
             ready = of_member(rig, "job-1.1", 1, "true")
-            await rig.launcher.start_many([hangs, ready])
+            await rig.start_many([hangs, ready])
             assert_given_up(await over_of(rig, "job-1.1", 0), "working directory")
             other = await over_of(rig, "job-1.1", 1)
         assert (other.ran, other.stopped_by) == (False, "gang")
@@ -183,7 +183,7 @@ def test_unkillable_child_keeps_its_devices_and_blocks_no_other() -> None:
                 rig, "job-1.1", 0, "true", workdir=str(gone.place), start_timeout_ms=SOON_MS
             )
             ready = of_member(rig, "job-1.1", 1, "true")
-            await rig.launcher.start_many([stuck, ready])
+            await rig.start_many([stuck, ready])
             await asyncio.to_thread(gone.is_entered.wait, 20)
             # The other member is released, other jobs run, and the member in question is not over.
             assert (await over_of(rig, "job-1.1", 1)).stopped_by == "gang"

@@ -1,5 +1,6 @@
 """Guarantee: only authorised jobs run on GPUs of an advance reservation."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -8,9 +9,9 @@ from hypothesis import strategies as st
 from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.reservation.advance_reservations import is_excluded
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.model.plan import ReservationSpec
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.plan import AdvanceReservation, Placement, ReservationSpec
 from tests.effort import examples
 from tests.properties.dump import dump_of
 from tests.properties.rig import Rig, StopBehaviour
@@ -26,6 +27,20 @@ from tests.properties.strategies import (
 )
 
 EVICTION_MS = STEP_MS // 4
+
+
+def is_excluded(
+    reservations: Iterable[AdvanceReservation], job: Job, placements: tuple[Placement, ...]
+) -> bool:
+    """Tell whether a placement uses devices that are reserved for others."""
+    used = {(p.node_id, share.index) for p in placements for share in p.devices}
+    return any(
+        (node_id, index) in used
+        for reservation in reservations
+        if not reservation.admits(job)
+        for node_id, indices in reservation.devices
+        for index in indices
+    )
 
 
 @st.composite

@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +103,10 @@ class Launcher:
             )
         await self._order({"do": "start", "work": encoded})
 
-    async def start_many(self, works: Iterable[Work]) -> None:
-        """Start all of these, with one write; the launcher records them together."""
-        await asyncio.gather(*(self.start(work) for work in works))
-
     async def stop(
         self, allocation_id: str, member: int, why: str, grace_ms: int | None = None
     ) -> None:
-        """Stop it, with its own grace period or a shorter one; what has not begun never will."""
+        """Stop it, with its own grace period or a shorter one; unstarted work never starts."""
         name = {"allocation_id": allocation_id, "member": member}
         await self._order({"do": "stop", **name, "why": why, "grace_ms": grace_ms})
 

@@ -187,7 +187,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Over:
-    """Nothing of the work runs any more.
+    """No process of the work is left.
 
     `exit_code` and `signal` are both None if the end was not seen, as the launcher had died; they
     are never guessed. `ran` is False if the command never ran, with the reason in `detail`.

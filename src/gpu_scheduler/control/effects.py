@@ -39,7 +39,7 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """A node is dead: do not wait for its reports any more."""
+    """Stop waiting for the reports of a node that is dead."""
 
     node_id: str
 

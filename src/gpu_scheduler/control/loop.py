@@ -242,7 +242,7 @@ class Loop:
         self._on_committed.append(callback)
 
     def on_deposed(self, callback: Callable[[SchedulerError], None]) -> None:
-        """Call `callback` when a commit finds that this server is not the leader any more."""
+        """Call `callback` when a commit finds that this server is no longer the leader."""
         self._on_deposed.append(callback)
 
     def on_written(self, callback: Callable[[SchedulerError | None], None]) -> None:
@@ -426,7 +426,7 @@ class Loop:
         return is_due and not self.store.full_reason()
 
     def _is_damaged(self) -> bool:
-        """Tell whether a reader of the state failed to undo what it tried."""
+        """Tell whether a reader of the state failed to undo its changes."""
         return self.core.state.cluster.trials != 0
 
     def _is_cycle_paused(self) -> bool:
@@ -639,7 +639,7 @@ class Loop:
 
     def _depose(self, error: SchedulerError) -> None:
         """Another server leads: stop writing, and reject all waiting messages."""
-        log.warning("this server is not the leader any more", error=str(error))
+        log.warning("this server is no longer the leader", error=str(error))
         self._deposed = error
         self._write_error = str(error)
         waiting, self._requests = [*self._batch, *self._requests], []

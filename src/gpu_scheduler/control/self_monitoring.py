@@ -1,6 +1,6 @@
 """Counters of the control loop for metrics, and health checks of store, disk and clock.
 
-A `HealthFinding` says what is wrong and what to do; it disappears when its cause is gone.
+A `HealthFinding` names a problem and its remedy; it disappears when its cause is gone.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ MB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
-    """A problem: which check, how severe, what was found, what to do."""
+    """A problem: the check, its severity, the finding and the remedy."""
 
     check: str
     status: str

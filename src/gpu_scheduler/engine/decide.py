@@ -437,11 +437,11 @@ class _FreePlaces:
         self._full: set[tuple[int, int]] = set()
 
     def is_known_full(self, job: JobContext) -> bool:
-        """Tell whether there is no place for jobs that need the same room."""
+        """Tell whether jobs with these requirements are known not to fit."""
         return (job.entry.shape.base, job.closure) in self._full
 
     def add_full(self, job: JobContext) -> None:
-        """Remember that there is no place for jobs that need the same room."""
+        """Remember that jobs with these requirements do not fit."""
         self._full.add((job.entry.shape.base, job.closure))
 
     def fits(self, shape: JobShape, closure: int) -> bool:

@@ -44,7 +44,7 @@ class Reasons:
         """What is missing for jobs of one shape; looking at all nodes again would say the same."""
 
     def of(self, number: int) -> Reason:
-        """The whole reason: what is missing on how many nodes."""
+        """The whole reason: the number of nodes by the resource they lack."""
         entry, found = self._found(number)
         if found.code is not ReasonCode.RESOURCES:
             return found
@@ -101,7 +101,7 @@ class Reasons:
 
 
 def _expanded(state: ClusterState, entry: Entry) -> Reason:
-    """Name what is missing on how many nodes, for the member that fits least."""
+    """Count the nodes by the resource they lack, for the member that fits least."""
     for shape in dict.fromkeys(entry.shape.members):
         misses = _misses(state, shape)
         if misses.get("nothing", 0) == 0:
@@ -113,7 +113,7 @@ def _expanded(state: ClusterState, entry: Entry) -> Reason:
 
 
 def _needs(entry: Entry, shape: RequestShape | None = None) -> str:
-    """What is wanted, and for how many members in how many places."""
+    """The resources requested, and the number of members and places."""
     job_shape = entry.shape
     needs = described(shape or job_shape.members[0], as_asked=True)
     count = len(job_shape.members)

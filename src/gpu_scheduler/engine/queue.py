@@ -130,7 +130,7 @@ class Group:
         return sum(milli * count for milli, count in self.sizes.items())
 
     def count(self, shape: JobShape, change: int) -> None:
-        """Count so many more jobs of a shape, or fewer."""
+        """Add to the number of jobs of a shape, or subtract from it."""
         self.size += change
         self.interactive += change * shape.interactive
         milli = shape.least_gpu_milli
@@ -410,7 +410,7 @@ class Merge:
         return min((milli for milli in found if milli is not None), default=None)
 
     def _closed_test(self, closed_from: int) -> Callable[[int], bool]:
-        """A test whether a job needs so many GPUs."""
+        """A test whether a job needs at least this many GPUs."""
 
         def is_closed(number: int) -> bool:
             shape = self._entries[number].shape

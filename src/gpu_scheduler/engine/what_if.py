@@ -31,7 +31,7 @@ _FORECAST_WITHOUT_EVICTIONS = (Preemption.NONE, Preemption.CLASS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is supposed of the cluster, all at once.
+    """The supposed changes of the cluster, all applied together.
 
     Nodes drain without a deadline: their jobs run to their end. `added_nodes` nodes like the node
     `added_like` join. `gpu_quotas` are the new GPU quotas of tenants (None: no limit). `policy` is

@@ -1,4 +1,4 @@
-"""From events to notifications: which targets get one, and what it says.
+"""From events to notifications: events in; targets and texts of notifications out.
 
 Events come in, rows for the outbox go out. Deterministic: the same events and settings give the
 same rows with the same ids.

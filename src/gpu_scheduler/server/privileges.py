@@ -63,7 +63,7 @@ def confine_server(settings: Settings, paths: Paths) -> None:
 
 
 def reduce_privileges(writable: Iterable[str]) -> None:
-    """Give up what is not needed; directories that do not exist are not writable later either."""
+    """Drop unneeded privileges; directories that do not exist are not writable later either."""
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         log.warning("privileges are not reduced: other threads run already")
         return

@@ -143,7 +143,7 @@ _PROBLEMS = {
 
 
 def problems(endpoint: Endpoint) -> list[str]:
-    """Return what is inconsistent, in sentences; empty if nothing is."""
+    """Return the inconsistencies as sentences; empty if nothing is."""
     queries = named_queries("check.sql")
     counts = {name: len(endpoint.query(queries[name])) for name in _PROBLEMS}
     return [f"{count} {_PROBLEMS[name]}" for name, count in counts.items() if count]

@@ -23,7 +23,7 @@ MOST_NAMES = 1024
 class Host:
     """This machine. `cores` is the CPU affinity; None means that of this process.
 
-    The configured amounts are given to jobs in place of those that the kernel reports.
+    Jobs get the configured amounts in place of those that the kernel reports.
     """
 
     root: Path = Path("/")
@@ -126,7 +126,7 @@ def plain_bus_id(text: str) -> str:
 
 
 def cpu_list(text: str) -> tuple[int, ...]:
-    """'0-2,8' as (0, 1, 2, 8). What is not such a list has no CPUs."""
+    """'0-2,8' as (0, 1, 2, 8). A text that is no such list has no CPUs."""
     cpus: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -71,7 +71,10 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBudgets:
-    """Limits in bytes; `user` is 0 where all jobs belong to one user. `free` is kept free."""
+    """Limits in bytes; `user` is 0 where all jobs belong to one user.
+
+    `free` bytes of the disk stay free.
+    """
 
     job: int
     user: int
@@ -81,7 +84,7 @@ class LogBudgets:
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """A log of a running attempt was cut by so many bytes."""
+    """The number of bytes cut from the log of a running attempt."""
 
     allocation_id: str
     member: int
@@ -99,7 +102,7 @@ def budgets_of(config: AgentConfig, size: int, *, many_users: bool) -> LogBudget
 
 
 def choose_files(logs: Iterable[LogFile], budgets: LogBudgets) -> Iterator[tuple[LogFile, str]]:
-    """The files to delete or cut, each with the reason, so that every budget is kept."""
+    """The files to delete or cut, each with the reason, to meet every budget."""
     left = {log.path: log for log in logs}
     jobs: dict[str, list[LogFile]] = {}
     for one in left.values():

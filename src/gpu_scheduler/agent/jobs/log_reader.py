@@ -48,7 +48,7 @@ async def read_log(
     follow: bool,
     is_over: Callable[[], bool],
 ) -> AsyncIterator[bytes]:
-    """The bytes of a log from `offset` on (negative: so many from the end).
+    """The bytes of a log from `offset` on (negative: counted from the end).
 
     With `follow`, waits for more until `is_over` says that the job has ended; also for a log that
     does not exist yet.
@@ -213,7 +213,7 @@ class LogServer:
         task.add_done_callback(lambda _: self._end(number))
 
     def add_credit(self, message: pb.LogCredit) -> None:
-        """Allow a reader to send so many more chunks."""
+        """Allow a reader to send this many more chunks."""
         credit = self._credits.get(message.request_id)
         if credit is not None:
             for _ in range(message.chunks):

@@ -201,7 +201,7 @@ class Mps:
         return True
 
     async def _quit(self, daemon: Daemon) -> None:
-        """Ask the daemon to quit, then kill what is left of it."""
+        """Ask the daemon to quit, then kill its remaining processes."""
         try:
             await self._run(daemon, COMMAND, "quit")
         except MpsError as error:

@@ -125,7 +125,7 @@ class _Connection:
             asyncio.get_running_loop().call_later(FLUSH_TIMEOUT_S, self.task.cancel)
 
     def add_credit(self, chunks: int) -> None:
-        """The server accepts so many more chunks of output."""
+        """The server accepts this many more chunks of output."""
         for _ in range(chunks):
             self._credit.release()
 

@@ -334,7 +334,7 @@ def _open_source(path: str) -> int:
 
 
 def _bind_sources(stage: str, sources: list[int]) -> None:
-    """Bind what was opened into the directory `stage`, which only root can reach."""
+    """Bind the opened paths into the directory `stage`, which only root can reach."""
     import ctypes  # noqa: PLC0415 - few children need it, and all would pay for it
 
     mount = ctypes.CDLL(None, use_errno=True).mount

@@ -33,7 +33,7 @@ _MAX_DESCRIPTORS = 3
 
 
 class ForkServerDied(OSError):
-    """The fork server has died and cannot fork any more."""
+    """The fork server has died."""
 
 
 class ForkServer:

@@ -144,7 +144,7 @@ class PreforkPool:
             self.give_back(preforked)
 
     def _on_exit(self, preforked: PreforkedChild, status: int) -> None:
-        """A child has ended before it got a job: because it was given back, or by itself."""
+        """A child has ended before it got a job: the pool returned it, or it died."""
         del status
         if preforked in self._free:
             self._free.remove(preforked)

@@ -68,7 +68,7 @@ class Spawned:
         return False
 
     def read_refusal(self) -> str:
-        """What it wrote to its gate, if anything."""
+        """The text that it wrote to its gate; empty if none."""
         return (read_refusal(self.gate) or "") if self.gate.fileno() >= 0 else ""
 
 

@@ -1,4 +1,4 @@
-"""Who may do what: permissions of callers, tokens of users and nodes, and the audit log.
+"""Permissions of callers, tokens of users and nodes, and the audit log.
 
 Authentication (sockets, headers, certificates) is not here: a `Caller` comes in authenticated.
 """

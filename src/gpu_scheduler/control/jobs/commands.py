@@ -68,7 +68,7 @@ def hold(state: ControlState, message: Hold, now_ms: int, outcome: Outcome) -> N
 
 
 def release(state: ControlState, message: Release, now_ms: int, outcome: Outcome) -> None:
-    """Let a job start that is held or was set aside; another job is left unchanged."""
+    """Let a job start that is on hold or was set aside; another job is left unchanged."""
     record = state.job(message.job_id)
     if not record.is_waiting_on(HELD) and not record.is_waiting_on(SET_ASIDE):
         return

@@ -130,7 +130,7 @@ def on_node_silent(state: ControlState, fact: NodeSilent, now_ms: int, outcome: 
 
 
 def on_node_lost(state: ControlState, fact: NodeLost, now_ms: int, outcome: Outcome) -> None:
-    """A node has been silent for longer than the timeout: it is lost, its jobs are kept."""
+    """Mark a node lost after the heartbeat timeout; its jobs stay allocated."""
     node_id = fact.node_id
     resources = state.cluster.index.by_id.get(node_id)
     if resources is None or resources.node.state is not NodeState.SUSPECT:

@@ -130,7 +130,7 @@ class Scorer:
 
 
 class ScoreMemory:
-    """What was found before, by shape and number of a vector."""
+    """Cached scores, by shape and number of a vector."""
 
     __slots__ = ("fragments", "places", "worth")
 
@@ -310,7 +310,7 @@ def _fragment_for(
 
 
 def _without_whole(left: tuple[int, ...], count: int, devices: int) -> tuple[int, ...]:
-    """What is left when the first wholly free devices that may be used are taken."""
+    """The rest after the request has taken the first wholly free usable devices."""
     changed = list(left)
     for device, rest in enumerate(left):
         if count and rest == WHOLE_MILLI and devices >> device & 1:
@@ -347,7 +347,7 @@ Cost = tuple[int, tuple[int, int, tuple[int, ...], tuple[str, ...]], int]
 
 
 class BalanceCost:
-    """Costs of places, given what is usually asked for."""
+    """Costs of places, given the usual requests."""
 
     def __init__(self, typical: tuple[TypicalShape, ...], node_classes: list[NodeClass]) -> None:
         """Learn what the rests of GPUs are good for, and how much CPU a GPU usually wants."""
@@ -356,7 +356,7 @@ class BalanceCost:
         self._cpu_per_gpu = usual_cpu_milli(typical)
 
     def cost(self, vector: Vector, shape: RequestShape, devices: int = -1) -> Cost:
-        """What it costs to place a request that fits on a node with this free vector.
+        """The cost of placing a request that fits on a node with this free vector.
 
         `devices` are the positions that the request may use, as a mask.
         """

@@ -251,20 +251,20 @@ class PreemptionReasons:
     def is_independent(
         rights: PreemptionRights, victim: RunningEntry, reason: PreemptionReason
     ) -> bool:
-        """Tell whether a reason does not depend on what is reclaimed from other victims."""
+        """Tell whether a reason is independent of what other victims return."""
         if reason is PreemptionReason.LENT or rights.tree.accounts:
             return False
         return victim.running.job.pool is Pool.BATCH and not rights.would_borrow
 
     def reclaimed(self) -> Reclaimed:
-        """What is being reclaimed from each node already."""
+        """The resources already being reclaimed from each node."""
         reclaimed: Reclaimed = {}
         for job, amounts in self._quota.evicting_sums():
             self._admission.tree.reclaim(reclaimed, job, amounts)
         return reclaimed
 
     def reclaim(self, reclaimed: Reclaimed, victim: RunningEntry) -> None:
-        """Count what is being reclaimed from one more victim."""
+        """Count the resources reclaimed from one more victim."""
         self._admission.tree.reclaim(reclaimed, victim.running.job, victim.amounts)
 
     def add_interactive_start(self, job: Job, gpu_milli: int) -> None:
@@ -314,7 +314,7 @@ class PreemptionReasons:
     def _is_guaranteed_to_other_pool(
         self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
     ) -> bool:
-        """Tell whether the victim uses what is guaranteed to the other pool.
+        """Tell whether the victim uses the guarantee of the other pool.
 
         No job takes that from online work. A job that would only borrow it does not take it from
         batch work: batch work would reclaim it at once, and so on without end.
@@ -361,7 +361,7 @@ class PreemptionReasons:
     def _is_lent_by_pool(
         self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
     ) -> bool:
-        """Tell whether the victim uses what is guaranteed to the waiting job's pool.
+        """Tell whether the victim uses the guarantee of the waiting job's pool.
 
         That was lent on the condition that it is given back: how often the victim was evicted and
         when it should end does not matter. Online work also reclaims from a batch job that is

@@ -82,7 +82,7 @@ class WhatIfNodes:
         return self._full.get(shape.id, 0)
 
     def add_full(self, shape: RequestShape, nodes: int) -> None:
-        """Remember that there is no room for the shape on these nodes."""
+        """Remember that the shape does not fit on these nodes."""
         self._full[shape.id] = self.full_for(shape) | nodes
 
     def rooms_for(self, shape: RequestShape) -> dict[int, Room]:
@@ -90,7 +90,7 @@ class WhatIfNodes:
         return self._rooms.setdefault(shape.id, {})
 
     def _forget(self, nodes: int) -> None:
-        """Forget what was known about these nodes."""
+        """Forget earlier results for these nodes."""
         for shape_id in self._full:
             self._full[shape_id] &= ~nodes
         for known in self._rooms.values():
@@ -102,7 +102,7 @@ class WhatIfNodes:
 class SearchSpace:
     """Where a job may go: free places `within` some nodes, freed ones not on `reserved` nodes.
 
-    It gets no more than so many `members`.
+    It gets at most this many `members`.
     """
 
     placer: Placer

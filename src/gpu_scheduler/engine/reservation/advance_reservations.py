@@ -17,8 +17,7 @@ from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.plan import AdvanceReservation, Placement
+from gpu_scheduler.model.plan import AdvanceReservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 Masks = dict[int, int]
@@ -224,20 +223,6 @@ def can_be_evicted(state: ClusterState, entry: RunningEntry) -> bool:
         running.job.preemptible
         and tenant.allow_preemption
         and running.preemptions < tenant.max_preemptions
-    )
-
-
-def is_excluded(
-    reservations: Iterable[AdvanceReservation], job: Job, placements: tuple[Placement, ...]
-) -> bool:
-    """Tell whether a placement uses devices that are reserved for others; for tests and checks."""
-    held = {(p.node_id, share.index) for p in placements for share in p.devices}
-    return any(
-        (node_id, index) in held
-        for reservation in reservations
-        if not reservation.admits(job)
-        for node_id, indices in reservation.devices
-        for index in indices
     )
 
 

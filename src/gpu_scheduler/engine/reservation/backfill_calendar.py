@@ -264,7 +264,7 @@ class Calendar:
         return self._earliest_gang(job)
 
     def _must_respect(self, job: JobContext, ordinal: int) -> bool:
-        """Tell whether the job must not delay what is booked on a node.
+        """Tell whether the job must not delay the bookings of a node.
 
         It may if it is of a higher class than all bookings there and comes before all of them.
         Online work within its guarantee may delay bookings of batch work, except claims.
@@ -353,7 +353,7 @@ class Calendar:
         return None if found is None else (max(found[0], not_before_ms), found[1])
 
     def _close(self, exclusion: ExclusionRule | None, at_ms: int | None) -> None:
-        """Close on the index what is closed to the job at a time; None: at any time."""
+        """Exclude the devices that are closed to the job at a time (None: at any time)."""
         if self._advance is not None and exclusion is not None:
             self._advance.close(exclusion.closed(at_ms))
 

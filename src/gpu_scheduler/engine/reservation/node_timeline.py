@@ -52,7 +52,7 @@ class NodeTimeline:
     def __init__(
         self, index: NodeIndex, resources: NodeResources, now_ms: int, ends: list[tuple[int, Grant]]
     ) -> None:
-        """Roll the node forward through the expected ends of what it runs."""
+        """Roll the node forward through the expected ends of its allocations."""
         self._index = index
         self._fits: dict[tuple[int, int], bool] = {}
         self._free_now: dict[int, NodeResources] = {}
@@ -164,7 +164,7 @@ class NodeTimeline:
         return self._state_at(at_ms).copy()
 
     def _common(self, start_ms: int, end_ms: int) -> NodeResources:
-        """What is free at the start and at every drop until the end."""
+        """The free resources at the start and at every drop until the end."""
         common = self._state_at(start_ms)
         for drop in self.drops[bisect_right(self.drops, start_ms) :]:
             if drop >= end_ms:

@@ -94,7 +94,7 @@ class WorkNodes:
                 self.bits ^= grant.resources.bit
 
     def widen(self, growth: int) -> None:
-        """Bitmaps of nodes have so many more bits from now on."""
+        """Widen the bitmaps of nodes by this many bits."""
         self.bits <<= growth
 
 
@@ -293,7 +293,7 @@ class ClusterState:
         self.preemption_cache = NegativeCache()
 
     def remove_node(self, node_id: str) -> None:
-        """A node that holds nothing is gone for good."""
+        """Remove a node without allocations for good."""
         resources = self.index.resources(node_id)
         self.index.remove_node(node_id)
         self._out_of_use.pop(resources.ordinal, None)

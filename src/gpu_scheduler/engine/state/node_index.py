@@ -105,7 +105,7 @@ class PartialDevices:
                 self.steps |= 1 << step
 
     def widen(self, growth: int) -> None:
-        """Bitmaps of nodes have so many more bits from now on."""
+        """Widen the bitmaps of nodes by this many bits."""
         self.rows = [bits << growth for bits in self.rows]
 
 

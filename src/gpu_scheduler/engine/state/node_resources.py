@@ -1,4 +1,4 @@
-"""What is free on one node now, and what one member is granted of it.
+"""The free resources of one node, and the part that one member is granted.
 
 Only `NodeIndex` changes `NodeResources`, because its buckets have to follow.
 """

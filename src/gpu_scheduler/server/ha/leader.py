@@ -53,7 +53,7 @@ from gpu_scheduler.store.rows import EventRow, Write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """What a server is made of, in every role.
+    """The parts of a server in every role.
 
     `signed` verifies tokens of an outside issuer. `node` is this machine, if the server runs jobs
     here. `started` is the start of the process by the monotonic clock, for the uptime.

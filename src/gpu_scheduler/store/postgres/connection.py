@@ -183,7 +183,7 @@ def connect(address: DatabaseAddress, name: str, *, read_only: bool = False) -> 
 
 
 def is_broken(connection: Connection) -> bool:
-    """Tell whether a connection cannot be used any more."""
+    """Tell whether a connection is unusable."""
     return connection.closed or connection.pgconn.status != pq.ConnStatus.OK
 
 
