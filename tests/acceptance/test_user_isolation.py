@@ -191,7 +191,7 @@ def test_symlink_in_place_of_terminal_reaches_no_other_terminal(site: MultiUserS
     try:
         site.said(job, "linked")
         told = site.ben.call("GET", f"/jobs/{job}/terminal", headers=HANDSHAKE)
-        assert "is not its user's" in told["error"]
+        assert "does not belong to the job's user" in told["error"]
         assert lets_in(site.eve, hers)
     finally:
         site.server.tgpu("cancel", job)

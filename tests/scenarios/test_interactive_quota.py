@@ -288,7 +288,7 @@ def test_already_stopping_job_is_awaited_instead_of_preempting_another() -> None
     lab.tell(Cancel("j2"))
     lab.submit(shell(9))
     assert [name for name, _ in lab.stopped()] == ["j2.1"]
-    assert why(lab, "j9") == f"{FULL}; what is being stopped already will be enough"
+    assert why(lab, "j9") == f"{FULL}; the jobs that are being stopped already free enough"
     lab.ends("j2", exit_code=None, signal=15)
     assert lab.running() == ["j1", "j3", "j4", "j9"]
 

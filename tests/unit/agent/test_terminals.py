@@ -127,7 +127,7 @@ def test_socket_owned_by_another_user_is_not_used() -> None:
     async def run() -> None:
         async with a_rig() as rig, await rig.listen():
             rig.opens(uid=os.geteuid() + 1)
-            assert "not its user's" in (await rig.next()).terminal_close.problem
+            assert "does not belong to the job's user" in (await rig.next()).terminal_close.problem
             reader, writer = await rig.guests.get()
             assert await reader.read() == b""
             writer.close()

@@ -36,7 +36,7 @@ OVER_CAP = (
 )
 NO_CANDIDATES = "no batch job of {whose} may be stopped for it"
 NOT_ENOUGH = "stopping {all} of {whose} that may be stopped would not be enough"
-UNDER_WAY = "what is being stopped already will be enough"
+UNDER_WAY = "the jobs that are being stopped already free enough"
 MOST_NAMES = 5
 _WHOSE = {
     PreemptionReason.CLASS: "of a lower class",
