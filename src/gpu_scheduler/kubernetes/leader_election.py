@@ -9,6 +9,8 @@ and stops leading `renew_deadline_seconds` later, before any candidate can take 
 `is_leader` looks at the clock itself, so a process that was frozen knows at once that it may have
 been replaced. A write that was on its way can still arrive late: writes that must not come from an
 old leader need their own guard (a uid, a resourceVersion, or the `term` written with them).
+
+A candidate for which `may_lead` is false, because it hangs, gives the lease up and does not stand.
 """
 
 import asyncio
@@ -67,17 +69,22 @@ class LeaderElector:
         identity: str,
         on_elected: Callable[[int], None],
         on_lost: Callable[[], None],
+        may_lead: Callable[[], bool] = lambda: True,
         settings: ElectionSettings = ElectionSettings(),  # noqa: B008 - frozen
         clock: Callable[[], float] | None = None,
         random: Random | None = None,
     ) -> None:
-        """`on_elected` gets the term, which grows with each election while the Lease exists."""
+        """`on_elected` gets the term, which grows with each election while the Lease exists.
+
+        `may_lead` is asked before each renewal.
+        """
         self._client = client
         self._name = name
         self._namespace = namespace
         self._identity = identity
         self._on_elected = on_elected
         self._on_lost = on_lost
+        self._may_lead = may_lead
         self._settings = settings
         self._clock = clock or _boot_time
         self._random = random or Random()
@@ -86,12 +93,22 @@ class LeaderElector:
         self._seen_at = 0.0
         """When its content was last seen to change."""
         self._led_until = float("-inf")
+        self._led_term = 0
         self._announced = False
 
     @property
     def is_leader(self) -> bool:
         """Whether this process leads now; ask before each action that only the leader may do."""
         return self._clock() < self._led_until
+
+    @property
+    def term(self) -> int:
+        """The number of the last election that this process has won.
+
+        A decision that was begun in one term must not be carried out in a later one: another
+        process may have led in between.
+        """
+        return self._led_term
 
     @property
     def leader(self) -> str:
@@ -102,11 +119,15 @@ class LeaderElector:
         """Stand for election, lead, and stand again, until cancelled; then release the lease."""
         try:
             while True:
-                await self._try_once()
+                if self._may_lead():
+                    await self._try_once()
+                elif self._announced:
+                    log.error("the scheduler hangs; giving up the lease", lease=self._name)
+                    await self._release()
                 if self.is_leader and not self._announced:
                     self._announced = True
-                    log.info("elected as leader", lease=self._name, term=self._term())
-                    self._on_elected(self._term())
+                    log.info("elected as leader", lease=self._name, term=self._led_term)
+                    self._on_elected(self._led_term)
                 await self._wait()
                 if self._announced and not self.is_leader:
                     self._lose()
@@ -190,10 +211,8 @@ class LeaderElector:
                 spec = replace(spec, lease_transitions=(known.spec.lease_transitions or 0) + 1)
             written = await self._client.replace(LEASES, replace(known, spec=spec))
         self._lease = written
+        self._led_term = written.spec.lease_transitions or 0
         self._led_until = sent_at + self._settings.renew_deadline_seconds
-
-    def _term(self) -> int:
-        return (self._lease.spec.lease_transitions or 0) if self._lease is not None else 0
 
     async def _wait(self) -> None:
         """Until the next attempt; candidates at slightly different times."""

@@ -5,6 +5,9 @@ handlers are called after it has moved. Whatever goes wrong (a lost connection, 
 that the server has dropped, a duplicated event) costs time, never a change: after a gap the list is
 compared with the cache and handlers receive the difference.
 
+An object that cannot be read does not stop the others: it is among `unreadable`, and `objects` has
+what identifies it, if that is enough for an object of its type.
+
 Handlers are plain functions and run in the order of the changes; a slow one holds up the cache.
 """
 
@@ -24,6 +27,7 @@ from gpu_scheduler.kubernetes.client.client import (
     Backoff,
     Listing,
     Selection,
+    Unreadable,
     WatchEvent,
 )
 from gpu_scheduler.kubernetes.client.errors import (
@@ -90,6 +94,7 @@ class Reflector(Generic[ObjectT]):
         self._settings = settings
         self._random = random or Random()
         self._objects: dict[Key, ObjectT] = {}
+        self._unreadable: dict[Key, Unreadable] = {}
         self._handlers: list[Handler[ObjectT]] = []
         self._synced = asyncio.Event()
         self._last_contact = float("-inf")
@@ -99,6 +104,11 @@ class Reflector(Generic[ObjectT]):
     def objects(self) -> Mapping[Key, ObjectT]:
         """All objects by namespace and name; a live view."""
         return MappingProxyType(self._objects)
+
+    @property
+    def unreadable(self) -> Mapping[Key, Unreadable]:
+        """The objects whose fields do not have the expected types; a live view."""
+        return MappingProxyType(self._unreadable)
 
     @property
     def is_synced(self) -> bool:
@@ -185,6 +195,9 @@ class Reflector(Generic[ObjectT]):
         """Move to the state of a list, and tell handlers the difference."""
         before = self._objects
         self._objects = {one.key: one for one in listing.items}
+        self._unreadable = {}
+        for problem in listing.unreadable:
+            self._note_unreadable(problem)
         self.resource_version = listing.resource_version
         self._last_contact = asyncio.get_running_loop().time()
         for key, old in before.items():
@@ -200,16 +213,31 @@ class Reflector(Generic[ObjectT]):
             return
         self.resource_version = event.resource_version
         new = event.object
-        if new is None:
+        identity = new if event.unreadable is None else event.unreadable.identity
+        if identity is None:
             return
-        if event.type == "DELETED":
-            old = self._objects.pop(new.key, None)
+        self._unreadable.pop(identity.key, None)
+        if event.unreadable is not None and event.type != "DELETED":
+            self._note_unreadable(event.unreadable)
+        if event.type == "DELETED" or new is None:
+            old = self._objects.pop(identity.key, None)
             if old is not None:
-                self._tell_deleted(new)
+                self._tell_deleted(new or old)
         else:
             old = self._objects.get(new.key)
             self._objects[new.key] = new
             self._tell_change(old, new)
+
+    def _note_unreadable(self, problem: Unreadable) -> None:
+        namespace, name = problem.identity.key
+        self._unreadable[problem.identity.key] = problem
+        log.warning(
+            "object cannot be read",
+            resource=self._resource.plural,
+            namespace=namespace,
+            name=name,
+            error=problem.why,
+        )
 
     def _tell_change(self, old: ObjectT | None, new: ObjectT) -> None:
         if old is not None and old.metadata.uid != new.metadata.uid:

@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 from cryptography import x509
+from prometheus_client import CollectorRegistry
 
 from gpu_scheduler.kubernetes.client.client import ApiClient
+from gpu_scheduler.kubernetes.names import SCHEDULER_NAME
 from gpu_scheduler.kubernetes.webhook.certificates import (
     CONFIGURATIONS,
     SECRETS,
@@ -18,6 +21,7 @@ from gpu_scheduler.kubernetes.webhook.certificates import (
     CertificateKeeper,
     renewed,
 )
+from gpu_scheduler.kubernetes.webhook.http import application
 from gpu_scheduler.kubernetes.webhook.mutation import patch_of
 from tests.fakes.kubernetes.api import FakeApi
 from tests.fakes.kubernetes.transport import FakeTransport
@@ -220,5 +224,36 @@ def test_broken_secret_is_replaced() -> None:
         await client.create(SECRETS, broken, "kube-system")
         await a_keeper(api, [NOW]).check()
         assert Bundle.of(await client.get(SECRETS, "tls", "kube-system")) is not None
+
+    asyncio.run(scenario())
+
+
+# --- pods that nobody expected
+
+
+HOSTILE_PODS: tuple[Any, ...] = (
+    {"spec": "x"},
+    {"spec": {"schedulerName": SCHEDULER_NAME, "containers": "many"}},
+    {"spec": {"schedulerName": SCHEDULER_NAME, "containers": [None]}},
+    {"spec": {"schedulerName": SCHEDULER_NAME, "containers": [{"env": [1]}]}},
+    {"spec": {"schedulerName": SCHEDULER_NAME, "containers": [{"resources": []}]}},
+    {"spec": {"schedulerName": SCHEDULER_NAME}, "metadata": {"annotations": 5}},
+    {"spec": {"schedulerName": {"x": 1}, "containers": [{"resources": {"limits": 3}}]}},
+)
+
+
+@pytest.mark.parametrize("pod", HOSTILE_PODS)
+def test_pod_that_cannot_be_read_gets_an_answer(pod: Any) -> None:
+    """An error of the webhook would look to the API server like an outage."""
+
+    async def scenario() -> None:
+        app = application(CollectorRegistry())
+        async with TestClient(TestServer(app)) as client:
+            review = {"request": {"uid": "u", "object": pod}}
+            answer = await client.post("/mutate", json=review)
+            assert answer.status == 200
+            response = (await answer.json())["response"]
+            assert response["uid"] == "u"
+            assert response["allowed"] or response["status"]["code"] == 422
 
     asyncio.run(scenario())

@@ -32,7 +32,15 @@ from gpu_scheduler.kubernetes.client.errors import (
     error_of_answer,
     error_of_status,
 )
-from gpu_scheduler.kubernetes.objects import PODS, Object, ObjectT, Pod, Resource, Value
+from gpu_scheduler.kubernetes.objects import (
+    PODS,
+    ListMeta,
+    Object,
+    ObjectT,
+    Pod,
+    Resource,
+    Value,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,11 +154,23 @@ EVERYTHING = Selection()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """An object whose fields do not have the expected types: what identifies it, and the error."""
+
+    identity: Object
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Generic[ObjectT]):
-    """All selected objects at one version; a watch continues from it."""
+    """All selected objects at one version; a watch continues from it.
+
+    Of an `unreadable` object, `items` has its name, node and phase only, or nothing.
+    """
 
     items: list[ObjectT]
     resource_version: str
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +180,7 @@ class WatchEvent(Generic[ObjectT]):
     type: str
     resource_version: str
     object: ObjectT | None = None
+    unreadable: Unreadable | None = None
 
 
 class ApiClient:
@@ -218,6 +239,7 @@ class ApiClient:
         self, resource: Resource[ObjectT], selection: Selection, page_size: int
     ) -> Listing[ObjectT]:
         items: list[ObjectT] = []
+        unreadable: list[Unreadable] = []
         token = ""
         while True:
             query = (*selection.query(), ("limit", str(page_size)))
@@ -225,11 +247,16 @@ class ApiClient:
                 query = (*query, ("continue", token))
             path = resource.path(selection.namespace)
             answer = await self._call("GET", path, query=query, repeatable=True)
-            page = _decoded(resource.list_decoder, answer.body, resource.plural)
-            items += page.items or ()
+            page = _page(resource, answer.body)
+            items += page.items
+            unreadable += page.unreadable
             token = page.metadata.continue_token
             if not token:
-                return Listing(items=items, resource_version=page.metadata.resource_version)
+                return Listing(
+                    items=items,
+                    resource_version=page.metadata.resource_version,
+                    unreadable=tuple(unreadable),
+                )
 
     async def watch(
         self,
@@ -535,6 +562,70 @@ def _decoded_object(
         return decoder.decode(msgspec.json.encode(content))
 
 
+class _RawPage(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: ListMeta = ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page(Generic[ObjectT]):
+    metadata: ListMeta
+    items: list[ObjectT]
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+_RAW_PAGES = msgspec.json.Decoder(_RawPage)
+_IDENTITY = {
+    "metadata": ("name", "namespace", "uid", "resourceVersion"),
+    "spec": ("nodeName", "schedulerName"),
+    "status": ("phase",),
+}
+"""What is kept of an object that cannot be read."""
+
+
+def _page(resource: Resource[ObjectT], body: bytes) -> _Page[ObjectT]:
+    """Decode a page; an object that cannot be read does not hide the others."""
+    try:
+        found = _decoded_object(resource.list_decoder, body)
+        return _Page(metadata=found.metadata, items=found.items or [])
+    except msgspec.DecodeError:
+        raw = _decoded(_RAW_PAGES, body, resource.plural)
+    pairs = [_readable(resource, one) for one in raw.items or ()]
+    return _Page(
+        metadata=raw.metadata,
+        items=[one for one, _ in pairs if one is not None],
+        unreadable=tuple(problem for _, problem in pairs if problem is not None),
+    )
+
+
+def _readable(
+    resource: Resource[ObjectT], body: bytes | msgspec.Raw
+) -> tuple[ObjectT | None, Unreadable | None]:
+    """Decode an object, or what identifies it together with the reason why it cannot be read."""
+    try:
+        return _decoded_object(resource.decoder, body), None
+    except msgspec.ValidationError as error:
+        kept = _identity(msgspec.json.decode(body))
+        problem = Unreadable(identity=msgspec.convert(kept, Object), why=str(error))
+    try:
+        return resource.decoder.decode(msgspec.json.encode(kept)), problem
+    except msgspec.ValidationError:
+        return None, problem
+
+
+def _identity(content: Any) -> dict[str, dict[str, str]]:
+    parts = content if isinstance(content, dict) else {}
+    return {
+        part: {
+            name: value
+            for name, value in parts[part].items()
+            if name in names and isinstance(value, str)
+        }
+        for part, names in _IDENTITY.items()
+        if isinstance(parts.get(part), dict)
+    }
+
+
 def _without_nulls(content: Any) -> Any:
     match content:
         case dict():
@@ -589,9 +680,9 @@ def _watch_event(resource: Resource[ObjectT], line: bytes, what: str) -> WatchEv
         if event.type == "BOOKMARK":
             version = _VERSIONED.decode(event.object).metadata.resource_version
             return WatchEvent(type=event.type, resource_version=version)
-        found = _decoded_object(resource.decoder, event.object)
+        found, problem = _readable(resource, event.object)
+        identity = found if problem is None else problem.identity
     except msgspec.DecodeError as error:
         raise MalformedAnswer(f"{what}: {error}") from error
-    return WatchEvent(
-        type=event.type, resource_version=found.metadata.resource_version, object=found
-    )
+    version = "" if identity is None else identity.metadata.resource_version
+    return WatchEvent(type=event.type, resource_version=version, object=found, unreadable=problem)

@@ -25,6 +25,7 @@ from gpu_scheduler.kubernetes.client.configuration import load_configuration
 from gpu_scheduler.kubernetes.client.errors import KubernetesError, NotFound
 from gpu_scheduler.kubernetes.client.http import connect
 from gpu_scheduler.kubernetes.dynamic_resources import DEVICE_CLASSES
+from gpu_scheduler.kubernetes.event_loop_thread import EventLoopThread
 from gpu_scheduler.kubernetes.leader_election import LeaderElector
 from gpu_scheduler.kubernetes.names import SCHEDULER_NAME
 from gpu_scheduler.kubernetes.scheduler.loop import LoopSettings, Scheduler
@@ -90,32 +91,50 @@ async def run(given: argparse.Namespace) -> None:
     """Stand for election, and schedule while elected."""
     policy = preset(given.policy)
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    async with connect(load_configuration(context=given.context)) as client:
+    configuration = load_configuration(context=given.context)
+    async with connect(configuration) as client:
         serves_claims = await _serves_claims(client) if given.dra == "auto" else given.dra == "yes"
         log.info("ResourceClaims", allocated=serves_claims)
-        elector = LeaderElector(
-            client,
-            name=SCHEDULER_NAME,
-            namespace=given.namespace,
-            identity=identity,
-            on_elected=lambda _: scheduler.wake(),
-            on_lost=lambda: None,
-        )
+        loop = asyncio.get_running_loop()
+        elector: LeaderElector | None = None
         scheduler = Scheduler(
             client,
             namespace=given.namespace,
             identity=identity,
             policy=policy,
-            is_leader=lambda: elector.is_leader,
+            is_leader=lambda: elector is not None and elector.is_leader,
+            term=lambda: 0 if elector is None else elector.term,
             settings=LoopSettings(deadlines=Deadlines(gang_ms=given.gang_deadline * 1000)),
             serves_claims=serves_claims,
         )
-        site = await _serve(given.listen, scheduler, lambda: elector.is_leader)
+
+        def on_elected(_: int) -> None:
+            loop.call_soon_threadsafe(scheduler.wake)
+
+        async def stand_for_election() -> None:
+            """With connections of its own, so that no cycle can delay a renewal or a probe."""
+            nonlocal elector
+            async with connect(configuration) as own_client:
+                elector = LeaderElector(
+                    own_client,
+                    name=SCHEDULER_NAME,
+                    namespace=given.namespace,
+                    identity=identity,
+                    on_elected=on_elected,
+                    on_lost=lambda: None,
+                    may_lead=thread.main_responds,
+                )
+                site = await _serve(given.listen, scheduler, elector, thread.main_responds)
+                try:
+                    await elector.run()
+                finally:
+                    await site.cleanup()
+
+        thread = EventLoopThread(stand_for_election)
         ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.set)
-        tasks = [asyncio.create_task(elector.run()), asyncio.create_task(scheduler.run())]
+        tasks = [asyncio.create_task(thread.run()), asyncio.create_task(scheduler.run())]
         waiting = asyncio.create_task(ended.wait())
         try:
             await asyncio.wait([*tasks, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -128,7 +147,6 @@ async def run(given: argparse.Namespace) -> None:
             for task in reversed(tasks):
                 task.cancel()
                 await asyncio.wait([task])
-            await site.cleanup()
 
 
 async def _serves_claims(client: ApiClient) -> bool:
@@ -140,13 +158,18 @@ async def _serves_claims(client: ApiClient) -> bool:
     return True
 
 
-async def _serve(listen: str, scheduler: Scheduler, is_leader: Callable[[], bool]) -> web.AppRunner:
+async def _serve(
+    listen: str, scheduler: Scheduler, elector: LeaderElector, responds: Callable[[], bool]
+) -> web.AppRunner:
+    """Answer probes; `responds` says whether the loop of the scheduler does not hang."""
     address, _, port = listen.rpartition(":")
     registry = CollectorRegistry()
-    registry.register(_Metrics(scheduler, is_leader))
+    registry.register(_Metrics(scheduler, lambda: elector.is_leader))
 
     async def healthz(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        if responds():
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="the scheduler hangs in a cycle\n")
 
     async def readyz(_: web.Request) -> web.Response:
         if scheduler.is_synced:
@@ -181,7 +204,15 @@ class _Metrics(Collector):
     def collect(self) -> list[Metric]:
         counters = self._scheduler.counters
         name = "gpu_scheduler_kube_"
+        aside = GaugeMetricFamily(
+            f"{name}objects_set_aside",
+            "Objects that decisions are made without, because they cannot be used.",
+            labels=["kind"],
+        )
+        for kind, number in sorted(counters.set_aside.items()):
+            aside.add_metric([kind], number)
         return [
+            aside,
             GaugeMetricFamily(
                 f"{name}leader", "1 while this process leads.", float(self._is_leader())
             ),

@@ -195,7 +195,7 @@ def _inventory(node: Node, ordinal: int, objects: Objects, now_ms: int) -> Inven
             Device(index=index, island=index) for index in range(allocatable.get(GPU_RESOURCE, 0))
         )
     else:
-        devices = tuple(_device(gpu, status, now_ms) for _, gpu in sorted(gpus.items()))
+        devices = reported_devices(status, now_ms)
     return Inventory(
         node=EngineNode(
             id=name,
@@ -208,6 +208,12 @@ def _inventory(node: Node, ordinal: int, objects: Objects, now_ms: int) -> Inven
         ),
         gpus=gpus,
     )
+
+
+def reported_devices(status: GpuNodeStatus, now_ms: int) -> tuple[Device, ...]:
+    """The GPUs of a GpuNodeStatus as the engine sees them, by index."""
+    gpus = {gpu.index: gpu for gpu in status.status.gpus}
+    return tuple(_device(gpu, status, now_ms) for _, gpu in sorted(gpus.items()))
 
 
 def _device(gpu: Gpu, status: GpuNodeStatus, now_ms: int) -> Device:

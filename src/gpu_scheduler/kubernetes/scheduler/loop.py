@@ -8,8 +8,9 @@ leader runs cycles; the others keep their caches warm.
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 from random import Random
@@ -20,6 +21,7 @@ from msgspec import structs
 
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.kubernetes.client.client import ApiClient, Selection
+from gpu_scheduler.kubernetes.client.errors import KubernetesError
 from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS, GpuClaimStatus
 from gpu_scheduler.kubernetes.crds.node_status import GPU_NODE_STATUSES
 from gpu_scheduler.kubernetes.crds.queue import GPU_QUEUES
@@ -45,6 +47,7 @@ from gpu_scheduler.kubernetes.objects import (
     VOLUME_CLAIMS,
     VOLUMES,
     Lease,
+    Object,
     Pod,
     Resource,
 )
@@ -56,6 +59,12 @@ from gpu_scheduler.kubernetes.scheduler.decision import (
     Memory,
     Translation,
     WaitingPod,
+)
+from gpu_scheduler.kubernetes.scheduler.isolation import (
+    Isolation,
+    SetAside,
+    explained,
+    find_offender,
 )
 from gpu_scheduler.kubernetes.scheduler.objects_view import Key, Objects, is_bound
 from gpu_scheduler.kubernetes.scheduler.repair import Deadlines, Repairs, find_repairs
@@ -108,6 +117,9 @@ CLAIM_RESOURCES: dict[str, Resource[Any]] = {
     "resource_slices": RESOURCE_SLICES,
 }
 """What it reads as well if it allocates ResourceClaims."""
+MOST_TOLD_ASIDE = 10_000
+"""So many objects are remembered that an event was written about."""
+_KINDS = {**RESOURCES, **CLAIM_RESOURCES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +154,14 @@ class Counters:
     released_leases: int = 0
     waiting_pods: int = 0
     last_cycle_seconds: float = 0.0
+    set_aside: Mapping[str, int] = field(default_factory=dict)
+    """Objects that decisions are made without, by kind."""
 
 
 class Scheduler:
     """Follows one cluster and schedules its pods while `is_leader` says so."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - named, and each with one meaning
         self,
         client: ApiClient,
         *,
@@ -155,20 +169,26 @@ class Scheduler:
         identity: str,
         policy: Policy,
         is_leader: Callable[[], bool],
+        term: Callable[[], int] = lambda: 0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         settings: LoopSettings = LoopSettings(),  # noqa: B008 - frozen
         serves_claims: bool = True,
     ) -> None:
-        """Nothing happens until `run`. Without `serves_claims`, pods with ResourceClaims wait."""
+        """Nothing happens until `run`. Without `serves_claims`, pods with ResourceClaims wait.
+
+        What a cycle has decided is written only in the `term` of the leader in which it began.
+        """
         self._client = client
         self._policy = policy
         self._is_leader = is_leader
+        self._term = term
+        self._cycle_term = 0
         self._now = now
         self._settings = settings
         self._writer = Writer(
-            client, namespace=namespace, identity=identity, is_leader=is_leader, now=now
+            client, namespace=namespace, identity=identity, is_leader=self._may_write, now=now
         )
-        self._reports = ReportWriter(is_leader)
+        self._reports = ReportWriter(self._may_write)
         self._serves_claims = serves_claims
         selections = {
             "leases": Selection(namespace=namespace, labels=f"{DEVICE_LEASE_LABEL}=true"),
@@ -188,6 +208,8 @@ class Scheduler:
         }
         self._changed = asyncio.Event()
         self._random = Random(identity)
+        self._isolation = Isolation()
+        self._told_aside: dict[str, str] = {}
         self._ahead = _Ahead(settings.ahead_seconds)
         self._memory = Memory()
         self._record = ReservationRecord(client, namespace)
@@ -217,6 +239,10 @@ class Scheduler:
     def wake(self) -> None:
         """Run a cycle soon, for instance because this process leads now."""
         self._changed.set()
+
+    def _may_write(self) -> bool:
+        """Whether this process leads, and has led without a break since the cycle began."""
+        return self._is_leader() and self._term() == self._cycle_term
 
     async def run(self) -> None:
         """Follow and schedule until cancelled."""
@@ -252,55 +278,130 @@ class Scheduler:
         self._changed.clear()
 
     async def cycle(self) -> None:
-        """Repair, decide, write and report once."""
+        """Repair, decide, write and report once.
+
+        If that fails because of one object, the next cycle leaves the object out.
+        """
         loop = asyncio.get_running_loop()
-        began, now = loop.time(), self._now()
-        now_ms = int(now.timestamp() * 1000)
-        objects = self._ahead.merged(
-            Objects(
-                **{field: dict(one.objects) for field, one in self._reflectors.items()},
-                serves_claims=self._serves_claims,
-            ),
-            began,
-        )
-        self._protected_until = {
-            uid: until for uid, until in self._protected_until.items() if until > began
-        }
+        began, now, term = loop.time(), self._now(), self._term()
+        if term != self._cycle_term:
+            self._is_restored = False  # another leader may have written a newer record
+        self._cycle_term = term
         if not self._is_restored:
             self._memory = Memory(reservations=await self._record.read())
             self._recorded = encoded(self._memory.reservations)
             self._is_restored = True
+        self._protected_until = {
+            uid: until for uid, until in self._protected_until.items() if until > began
+        }
+        objects, aside = self._isolation.split(
+            self._ahead.merged(
+                Objects(
+                    **{field: dict(one.objects) for field, one in self._reflectors.items()},
+                    serves_claims=self._serves_claims,
+                ),
+                began,
+            ),
+            {field: one.unreadable for field, one in self._reflectors.items() if one.unreadable},
+            began,
+        )
+        self._tell_aside(aside)
+        try:
+            await self._cycle(objects, aside, began, now)
+        except (NotLeader, KubernetesError):
+            raise
+        except Exception:
+            if not await self._isolate(objects, began, now):
+                raise
+            log.exception("cycle failed because of one object; going on without it")
+            self._changed.set()
+        self.counters.cycles += 1
+        self.counters.last_cycle_seconds = loop.time() - began
+
+    async def _cycle(
+        self, objects: Objects, aside: tuple[SetAside, ...], began: float, now: datetime
+    ) -> None:
+        now_ms = int(now.timestamp() * 1000)
         memory = replace(self._memory, unevictable=frozenset(self._protected_until))
         translation = Translation(objects, self._policy, now_ms, memory)
-        self._note_gangs(translation, now_ms)
-        await self._repair(
-            find_repairs(
-                objects,
-                translation,
-                now_ms=now_ms,
-                incomplete_since_ms=self._incomplete_since_ms,
-                deadlines=self._settings.deadlines,
-            )
+        self._incomplete_since_ms = self._incomplete_gangs(translation, aside, now_ms)
+        repairs = find_repairs(
+            objects,
+            translation,
+            now_ms=now_ms,
+            incomplete_since_ms=self._incomplete_since_ms,
+            deadlines=self._settings.deadlines,
         )
+        unjudged = {one.object.metadata.uid for one in aside}
+        kept = tuple(one for one in repairs.releases if one.held.holder.uid not in unjudged)
+        await self._repair(replace(repairs, releases=kept))
         is_due = began - self._forecast_at >= self._settings.forecast_seconds
         decision = translation.decide(with_forecast=is_due)
         decision = self._with_forecast(decision, began, is_new=is_due)
+        decision = replace(decision, waiting=explained(decision.waiting, aside))
         self._memory = Memory(reservations=decision.reservations, advance=decision.reserved.found)
         assigned = await self._assign(decision, find_claims(objects))
         await self._evict(decision, began)
         self._report(objects, translation, decision, assigned)
         if not decision.is_complete:
             self._changed.set()
-        self.counters.cycles += 1
         self.counters.waiting_pods = len(decision.waiting)
-        self.counters.last_cycle_seconds = loop.time() - began
 
-    def _note_gangs(self, translation: Translation, now_ms: int) -> None:
-        """Remember since when gangs have had too few pods on nodes."""
-        self._incomplete_since_ms = {
+    async def _isolate(self, objects: Objects, began: float, now: datetime) -> bool:
+        """Find the object because of which a cycle fails; tells whether there is one."""
+        now_ms = int(now.timestamp() * 1000)
+
+        def rehearse(view: Objects) -> None:
+            """All of a cycle but its writes."""
+            translation = Translation(view, self._policy, now_ms, self._memory)
+            find_repairs(view, translation, now_ms=now_ms, incomplete_since_ms={})
+            decision = translation.decide()
+            list(condition_writes(decision.waiting))
+            list(claim_writes(view, translation, decision, now))
+            list(queue_writes(view, translation, decision, now))
+            list(reservation_writes(view, decision, now))
+
+        found = await find_offender(objects, rehearse)
+        if found is None:
+            self._memory = Memory()  # the only other thing that decisions depend on
+            return False
+        field, offender, why = found
+        self._isolation.add(field, offender, why, began)
+        return True
+
+    def _tell_aside(self, aside: tuple[SetAside, ...]) -> None:
+        """Say once of each object that decisions are made without it, and why."""
+        self.counters.set_aside = dict(Counter(_KINDS[one.field].kind for one in aside))
+        for one in aside:
+            uid = one.object.metadata.uid
+            if self._told_aside.get(uid) == one.why:
+                continue
+            self._told_aside[uid] = one.why
+            resource = _KINDS[one.field]
+            message = f"the scheduler decides without this {resource.kind}: {one.why}"
+            log.warning(
+                "object is set aside",
+                kind=resource.kind,
+                namespace=one.object.metadata.namespace,
+                name=one.object.metadata.name,
+                error=one.why,
+            )
+            self._tell_about(one.object, resource, "SetAside", message, is_warning=True)
+        while len(self._told_aside) > MOST_TOLD_ASIDE:
+            del self._told_aside[next(iter(self._told_aside))]
+
+    def _incomplete_gangs(
+        self, translation: Translation, aside: tuple[SetAside, ...], now_ms: int
+    ) -> dict[str, int]:
+        """Since when gangs have had too few pods on nodes.
+
+        A gang may only look so in a namespace in which objects are set aside.
+        """
+        unclear = tuple(f"{one.object.metadata.namespace}/" for one in aside)
+        return {
             gang: self._incomplete_since_ms.get(gang, now_ms)
             for gang, state in translation.workloads.gangs.items()
-            if state.is_incomplete
+            if state.is_incomplete and not gang.startswith(unclear)
         }
 
     def _with_forecast(self, decision: Decision, at: float, *, is_new: bool) -> Decision:
@@ -372,7 +473,13 @@ class Scheduler:
     ) -> list[AssignedPod]:
         """Lease and bind; then tell so at once, while others are leased and bound still."""
         at = asyncio.get_running_loop().time()
-        leases, pods = await self._writer.assign(assignment)
+        try:
+            leases, pods = await self._writer.assign(assignment)
+        except NotLeader:
+            raise
+        except Exception:
+            log.exception("assignment failed", job=assignment.job_id)
+            leases, pods = [], []
         self.counters.bound_pods += len(pods)
         self.counters.failed_assignments += len(pods) < len(assignment.pods)
         for lease in leases:
@@ -504,9 +611,15 @@ class Scheduler:
 
     def _tell(self, pod: Pod, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an event about a pod."""
-        name = f"{pod.metadata.name[:200]}.{next(self._event_names)}"
+        self._tell_about(pod, PODS, reason, message, is_warning=is_warning)
+
+    def _tell_about(
+        self, one: Object, resource: Resource[Any], reason: str, message: str, *, is_warning: bool
+    ) -> None:
+        name = f"{one.metadata.name[:200]}.{next(self._event_names)}"
         manifest = event(
-            pod,
+            one,
+            resource,
             reason=reason,
             message=message,
             is_warning=is_warning,
@@ -583,4 +696,5 @@ class _Ahead:
 
 
 def _version(lease: Lease) -> int:
-    return int(lease.metadata.resource_version)
+    text = lease.metadata.resource_version
+    return int(text) if text.isdecimal() else 0

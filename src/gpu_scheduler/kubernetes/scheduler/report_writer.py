@@ -89,3 +89,5 @@ class ReportWriter:
             pass
         except KubernetesError as error:
             log.warning("report failed", error=str(error))
+        except Exception:
+            log.exception("report failed")  # it must not end the writing of others

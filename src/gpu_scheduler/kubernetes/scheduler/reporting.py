@@ -35,7 +35,7 @@ from gpu_scheduler.kubernetes.crds.reservation import (
     ReservationPhase,
 )
 from gpu_scheduler.kubernetes.names import SCHEDULER_NAME
-from gpu_scheduler.kubernetes.objects import Pod
+from gpu_scheduler.kubernetes.objects import Object, Pod, Resource
 from gpu_scheduler.kubernetes.scheduler.decision import (
     AssignedDevice,
     AssignedPod,
@@ -427,19 +427,27 @@ def _with_condition(old: tuple[Condition, ...], new: Condition) -> tuple[Conditi
 
 
 def event(
-    pod: Pod, *, reason: str, message: str, is_warning: bool, name: str, now: datetime
+    one: Object,
+    resource: Resource[Any],
+    *,
+    reason: str,
+    message: str,
+    is_warning: bool,
+    name: str,
+    now: datetime,
 ) -> dict[str, Any]:
-    """An event about a pod."""
+    """An event about an object; one without a namespace has its events in `default`."""
     at = timestamp(now)
+    about = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "namespace": one.metadata.namespace,
+        "name": one.metadata.name,
+        "uid": one.metadata.uid,
+    }
     return {
-        "metadata": {"name": name, "namespace": pod.metadata.namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.metadata.namespace,
-            "name": pod.metadata.name,
-            "uid": pod.metadata.uid,
-        },
+        "metadata": {"name": name, "namespace": one.metadata.namespace or "default"},
+        "involvedObject": {field: value for field, value in about.items() if value},
         "reason": reason,
         "message": sentence(message),
         "type": "Warning" if is_warning else "Normal",

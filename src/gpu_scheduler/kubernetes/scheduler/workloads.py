@@ -170,6 +170,7 @@ def workloads(
                 refused[key] = str(error)
                 continue
             claim, member = None, member_without_claim(pod)
+        member = _at_most(member, _gpus_at_hand(pod, leases, filters)) if is_placed else member
         group = groups.setdefault(group_id(pod, claim), _Group(id=group_id(pod, claim)))
         used = _gpu_use(member, queues)
         if used is not None:
@@ -299,7 +300,7 @@ def member_of(pod: Pod, claim: GpuClaim | None, reader: ClaimReader | None = Non
             f"its GpuClaim '{name}' is for {devices.count} GPUs, but the pod asks for "
             f"{plain_gpus} by {GPU_RESOURCE}; make both equal, or leave out {GPU_RESOURCE}"
         )
-    request = _claim_request(claim, cpu_milli, memory_mb)
+    request = claim_request(claim, cpu_milli, memory_mb)
     return Member(
         pod=pod,
         effective=_with_selector(pod, claim),
@@ -309,7 +310,8 @@ def member_of(pod: Pod, claim: GpuClaim | None, reader: ClaimReader | None = Non
     )
 
 
-def _claim_request(claim: GpuClaim, cpu_milli: int, memory_mb: int) -> Request:
+def claim_request(claim: GpuClaim, cpu_milli: int, memory_mb: int) -> Request:
+    """What a pod with this claim, CPU and memory asks of the engine."""
     devices, topology = claim.spec.devices, claim.spec.topology
     gpu_memory_mb = 0
     if devices.memory is not None:
@@ -372,6 +374,22 @@ def _member_by_requests(pod: Pod, needs: DeviceNeeds | None) -> Member:
 def member_without_claim(pod: Pod) -> Member:
     """A pod by its own requests; if it is placed, its leases say which GPUs it has."""
     return Member(pod=pod, effective=pod, claim=None, request=_plain_request(pod))
+
+
+def _gpus_at_hand(pod: Pod, leases: DeviceLeases, filters: Filters) -> int:
+    """How many GPUs a placed pod can have: those that it holds, or those of its node."""
+    load = filters.loads.get(pod.spec.node_name)
+    of_node = 0 if load is None else load.allocatable.get(GPU_RESOURCE, 0)
+    return max(len(leases.by_pod.get(pod.metadata.uid, ())), of_node)
+
+
+def _at_most(member: Member, gpus: int) -> Member:
+    """A pod that a user has put on a node does not count for more GPUs than it can have."""
+    request = member.request
+    if request.mig_profile or request.gpu_count <= gpus:
+        return member
+    fewer = Request(cpu_milli=request.cpu_milli, memory_mb=request.memory_mb)
+    return replace(member, request=replace(request, gpu_count=gpus) if gpus else fewer)
 
 
 def _plain_slices(pod: Pod) -> dict[str, int]:

@@ -434,6 +434,9 @@ class Writer:
                 except (KubernetesError, LeaseTaken, NotLeader) as error:
                     log.warning("write failed", error=str(error) or type(error).__name__)
                     return error
+                except Exception as error:
+                    log.exception("write failed")  # it must not end the writes of other pods
+                    return error
 
         return list(await asyncio.gather(*(one(write) for write in writes)))
 

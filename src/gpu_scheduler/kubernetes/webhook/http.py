@@ -42,9 +42,17 @@ def application(metrics: CollectorRegistry, *, uses_dra: bool = False) -> web.Ap
             return web.Response(status=400, text=f"this is not an AdmissionReview: {error}")
         # The uid of the request is unique, and the name of the pod may not be known yet.
         name = f"gpus-{review.request.uid}" if uses_dra else ""
-        patch = patch_of(review.request.object, claim_name=name)
-        reviews.labels(changed="yes" if patch else "no").inc()
         response: dict[str, Any] = {"uid": review.request.uid, "allowed": True}
+        try:
+            patch = patch_of(review.request.object, claim_name=name)
+            reviews.labels(changed="yes" if patch else "no").inc()
+        except Exception as error:
+            # Without the variables, a container could see GPUs of others.
+            log.exception("pod cannot be read")
+            reviews.labels(changed="failed").inc()
+            message = f"gpu-scheduler cannot read this pod: {type(error).__name__}: {error}"[:500]
+            patch = []
+            response |= {"allowed": False, "status": {"code": 422, "message": message}}
         if patch:
             encoded = base64.b64encode(msgspec.json.encode(patch)).decode()
             response |= {"patchType": "JSONPatch", "patch": encoded}
