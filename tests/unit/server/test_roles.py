@@ -1,6 +1,7 @@
-"""A server whose election has stopped ends with an error."""
+"""The role of a replicated server: when it is up, and when it ends."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -46,5 +47,40 @@ def test_server_stops_on_request() -> None:
             await _wait_for_stop(stop, role)
         assert role._election_task is not None
         assert not role._election_task.done(), "it is ended in order, later"
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("holder", ["me", "other"])
+def test_server_is_up_when_an_agent_can_join_it_or_another_leader(holder: str) -> None:
+    class Election:
+        """A lease that is held, but by a server that does not answer yet."""
+
+        me = SimpleNamespace(name="me")
+        lead = SimpleNamespace(is_held=True, holder=holder)
+        term = 0
+        is_late = True
+        change = asyncio.Event()
+
+        async def changed(self) -> None:
+            await self.change.wait()
+            self.change.clear()
+
+    async def play() -> None:
+        election, gate = Election(), AgentGate()
+        role = ReplicatedRole(cast(Any, None), gate, cast(Any, election), lambda _: None)
+        waiting = asyncio.create_task(role.wait_for_leader())
+        for _ in range(3):
+            election.change.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        if holder == "me":
+            gate.open(cast(Any, SimpleNamespace(loop=object())))
+        else:
+            election.is_late = False
+        election.change.set()
+        async with asyncio.timeout(60):
+            await waiting
 
     asyncio.run(play())

@@ -108,9 +108,13 @@ class ReplicatedRole:
         return Applications(self._main, self._metrics)
 
     async def wait_for_leader(self) -> None:
-        """Wait until a server leads; if it is this one, until it is ready."""
-        while not self._election.lead.is_held or (self._election.term and not self._leader):
-            await self._election.changed()
+        """Wait until another server leads, or this one does and accepts agents."""
+        election = self._election
+        while self.gate.service is None:
+            lead = election.lead
+            if lead.is_held and lead.holder != election.me.name and not election.is_late:
+                return
+            await election.changed()
 
     async def watch(self) -> None:
         """Raise when this server no longer takes part in the election."""
