@@ -165,6 +165,8 @@ def test_chosen_columns_are_shown_in_their_order(server: FakeServer, tell: Tell)
     server.end("job-1")
     assert tell("history", "--columns", "id,st").split() == ["JOBID", "ST", "1", "CD"]
     assert tell("history", "--columns", ",".join(COLUMNS)).count("\n") == 2
+    sacct = tell("history", "--columns", "JobID,JobName,Elapsed,Timelimit,ExitCode,Account")
+    assert sacct.split()[:6] == ["JOBID", "NAME", "TIME", "LIMIT", "EXIT", "TENANT"]
     told = tell("list", "--columns", "jobid,prioritty", code=2)
     assert "--columns has 'prioritty'; did you mean 'priority'? expected jobid, name" in told
 

@@ -72,3 +72,10 @@ def test_demo_shows_that_a_job_was_preempted_and_resumes() -> None:
     assert _where(job) == "resumes later; waiting for 4 GPUs"
     assert demo._shown_state(job | {"preemptions": 0}) == "pending"
     assert demo._shown_state(job | {"state": "running"}) == "running"
+
+
+def test_demo_shows_local_times_and_no_cpu_for_gpu_jobs() -> None:
+    job = {"array": None, "preemptions": 0, "state": "pending", "gpu_count": 4, "allocation": []}
+    assert "UTC" not in _where(job | {"reason": "waiting until 2020-03-01 12:00 UTC"})
+    assert _where(job | {"state": "running"}) == ""
+    assert _where(job | {"state": "running", "gpu_count": 0}) == "CPU"

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gpu_scheduler.cli.text.tables import cut
+from gpu_scheduler.cli.text.tables import cut, in_local_time
 from gpu_scheduler.model.intervals import IntervalSet
 
 TYPE_CHECKING = False
@@ -357,9 +357,11 @@ def _where(job: dict[str, Any]) -> str:
         return cut(", ".join(f"{counts[name]} {name}" for name in order), PLACE_WIDTH)
     if job["state"] in {"running", "scheduled"}:
         indices = sorted({gpu["index"] for part in job["allocation"] for gpu in part["gpus"]})
-        return "GPU " + ",".join(map(str, indices)) if indices else "CPU"
+        if indices:
+            return "GPU " + ",".join(map(str, indices))
+        return "" if job["gpu_count"] else "CPU"  # a job that is being stopped has no GPUs
     reason = f"resumes later; {job['reason']}" if _is_preempted(job) else str(job["reason"])
-    return cut(reason, PLACE_WIDTH) if job["state"] == "pending" else ""
+    return cut(in_local_time(reason), PLACE_WIDTH) if job["state"] == "pending" else ""
 
 
 # Self-check

@@ -273,6 +273,20 @@ COLUMNS: dict[str, Callable[[Mapping[str, Any], float], str]] = {
     ),
 }
 """The columns of `--columns`."""
+COLUMN_ALIASES = {
+    "NODELIST": "NODELIST(REASON)",
+    "JOB": "JOBID",
+    "ID": "JOBID",
+    "JOBNAME": "NAME",
+    "ELAPSED": "TIME",
+    "TIMELIMIT": "LIMIT",
+    "ALLOCCPUS": "CPUS",
+    "ACCOUNT": "TENANT",
+    "SUBMIT": "SUBMITTED",
+    "EXITCODE": "EXIT",
+    "CONSUMEDENERGY": "ENERGY",
+}
+"""Other names of columns, among them those of `sacct`; the heading is the usual one."""
 COLUMNS_HELP = "columns, such as jobid,name,st,priority,submitted,reason"
 RIGHT_COLUMNS = (*RIGHT, "CPUS", "MEMORY_MB", "PRIORITY", "ATTEMPT", "EXIT", "ENERGY")
 
@@ -282,7 +296,7 @@ def chosen_columns(text: str) -> list[str]:
     chosen = []
     for word in text.split(","):
         upper = word.strip().upper()
-        name = {"NODELIST": "NODELIST(REASON)", "JOB": "JOBID", "ID": "JOBID"}.get(upper, upper)
+        name = COLUMN_ALIASES.get(upper, upper)
         if name not in COLUMNS:
             from difflib import get_close_matches
 
