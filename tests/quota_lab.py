@@ -1,20 +1,20 @@
 """A cluster with a quota tree on which cycles run until nothing changes: evictions end at once."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.policy import Policy
-from gpu_scheduler.model.cluster_snapshot import Waiting
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, Waiting
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation, Plan
 from gpu_scheduler.model.quota_tree import NodeQuota, QuotaNode, checked_tree
 from gpu_scheduler.model.tenant import Tenant
-from tests.builders import DAY, MINUTE, a_cluster, a_job, a_policy, a_state, running, waiting
+from tests.builders import DAY, HOUR, MINUTE, a_cluster, a_job, a_policy, a_state, running, waiting
 
 MOST_CYCLES = 200
 
@@ -55,8 +55,12 @@ class QuotaLab:
         nodes: Iterable[Node] | None = None,
         tenants: Iterable[Tenant] = (),
         policy: Policy | None = None,
+        grace_ms: int = 0,
     ) -> None:
-        """Start with an empty cluster of two nodes with eight A100s, or these nodes."""
+        """Start with an empty cluster of two nodes with eight A100s, or these nodes.
+
+        What is evicted ends `grace_ms` later.
+        """
         policy = policy or a_policy(name="fair")
         policy = replace(policy, quota_tree=checked_tree(tree))
         self.state = a_state(policy=policy, nodes=nodes or a_cluster(nodes=2), tenants=tenants)
@@ -65,6 +69,8 @@ class QuotaLab:
         self.plans: list[Plan] = []
         self._jobs: dict[str, Job] = {}
         self._attempts: Counter[str] = Counter()
+        self._grace_ms = grace_ms
+        self._leaving: list[tuple[int, str]] = []
 
     def submit(self, tenant: str, count: int = 1, **changes: Any) -> list[str]:
         """Queue jobs of a tenant, of one GPU each; returns their ids."""
@@ -78,6 +84,11 @@ class QuotaLab:
             ids.append(job.id)
         return ids
 
+    def use(self, gpu_hours: Mapping[str, int]) -> None:
+        """Tenants have used so many GPU-hours, as far as fair share remembers."""
+        for tenant, hours in gpu_hours.items():
+            self.state.tenant_usage[tenant] = AccountUsage(usage=hours * 1000 * HOUR)
+
     def end(self, *job_ids: str) -> None:
         """Let running jobs end."""
         for job_id in job_ids:
@@ -86,6 +97,7 @@ class QuotaLab:
     def cycle(self) -> Plan:
         """Run one cycle and apply its plan."""
         self.now_ms += MINUTE
+        self._end_evicted()
         self.plan = plan = decide(self.state, self.state.policy, self.now_ms)
         self.plans.append(plan)
         self.state.remember(plan)
@@ -104,10 +116,21 @@ class QuotaLab:
             held = running(job, end_ms=self.now_ms + DAY)
             self.state.start(replace(held, allocation=allocation))
         for eviction in plan.evictions:
-            ended = self.state.finish(eviction.allocation_id)
-            again = Waiting(job=ended.job, expected_ms=DAY, since_ms=self.now_ms)
-            self.state.enqueue(again)
+            leaving = self.state.running[eviction.allocation_id].running
+            self.state.revise(replace(leaving, stopping=True))
+            self._leaving.append((self.now_ms + self._grace_ms, eviction.allocation_id))
+        if not self._grace_ms:
+            self._end_evicted()
         return plan
+
+    def _end_evicted(self) -> None:
+        """End what was evicted long enough ago, and queue it again."""
+        for end_ms, allocation_id in list(self._leaving):
+            if end_ms <= self.now_ms:
+                self._leaving.remove((end_ms, allocation_id))
+                ended = self.state.finish(allocation_id)
+                again = Waiting(job=ended.job, expected_ms=DAY, since_ms=self.now_ms)
+                self.state.enqueue(again)
 
     def settle(self) -> None:
         """Run cycles until one changes nothing; that it comes to that is a rule itself."""

@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 from gpu_scheduler.engine.quota.node_shares import node_shares
 from gpu_scheduler.model.plan import PreemptionReason
 from gpu_scheduler.model.quota_tree import NodeQuota, QuotaNode
-from tests.builders import a_node
+from tests.builders import MINUTE, a_node
 from tests.effort import examples
 from tests.quota_lab import QuotaLab
 
 MODELS = ("A100", "H100")
 EACH = 4
 """GPUs of each model."""
+SIZES = (0.5, 1, 2, 3)
+GANGS = (1, 1, 2)
 
 
 @st.composite
@@ -36,21 +38,31 @@ def trees(draw: st.DrawFn, *, by_model: bool) -> tuple[QuotaNode, ...]:
             own[resource] = part
             most = draw(st.none() | st.integers(part, 2 * EACH))
             lends = draw(st.none() | st.integers(0, part))
+            borrows = draw(st.none() | st.none() | st.integers(0, EACH))
             quotas.append(
                 NodeQuota(
                     model=resource,
                     guaranteed_milli=part * 1000,
                     maximum_milli=None if most is None else most * 1000,
                     lending_limit_milli=None if lends is None else lends * 1000,
+                    borrowing_limit_milli=None if borrows is None else borrows * 1000,
                 )
             )
         left[name] = own
-        nodes.append(QuotaNode(name=name, parent=parent, quotas=tuple(quotas)))
+        weight = draw(st.sampled_from((None, 500, 1000, 3000)))
+        node = QuotaNode(name=name, parent=parent, quotas=tuple(quotas), weight_milli=weight)
+        nodes.append(node)
     return tuple(nodes)
 
 
 @st.composite
-def labs(draw: st.DrawFn, *, sizes: tuple[int, ...] = (1,)) -> tuple[QuotaLab, list[Any]]:
+def labs(
+    draw: st.DrawFn,
+    *,
+    sizes: tuple[float, ...] = (1,),
+    members: tuple[int, ...] = (1,),
+    grace_ms: int = 0,
+) -> tuple[QuotaLab, list[Any]]:
     """A cluster with a random tree, and waves of jobs for it."""
     by_model = draw(st.booleans())
     tree = draw(trees(by_model=by_model))
@@ -62,13 +74,14 @@ def labs(draw: st.DrawFn, *, sizes: tuple[int, ...] = (1,)) -> tuple[QuotaLab, l
         {
             "tenant": st.sampled_from([node.name for node in tree] + ["guests"]),
             "gpus": st.sampled_from(sizes),
+            "members": st.sampled_from(members),
             "priority": st.sampled_from((0, 50, 100)),
             "preemptible": st.sampled_from((True, True, True, False)),
             "gpu_models": st.sampled_from([(), *((model,) for model in MODELS)]),
         }
     )
     waves = draw(st.lists(st.lists(job, max_size=8), min_size=1, max_size=3))
-    return QuotaLab(*tree, nodes=nodes), waves
+    return QuotaLab(*tree, nodes=nodes, grace_ms=grace_ms), waves
 
 
 def subtree(lab: QuotaLab, name: str) -> set[str]:
@@ -115,7 +128,7 @@ def check_limits(lab: QuotaLab) -> None:
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(labs(sizes=(1, 2, 3)))
+@given(labs(sizes=SIZES, members=GANGS))
 def test_preemption_ends_and_no_limit_is_exceeded(found: tuple[QuotaLab, list[Any]]) -> None:
     lab, waves = found
     for wave in waves:
@@ -127,7 +140,7 @@ def test_preemption_ends_and_no_limit_is_exceeded(found: tuple[QuotaLab, list[An
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(labs(sizes=(1, 2)))
+@given(labs(sizes=SIZES, members=GANGS))
 def test_every_eviction_lets_a_waiting_job_start(found: tuple[QuotaLab, list[Any]]) -> None:
     lab, waves = found
     for wave in waves:
@@ -140,7 +153,7 @@ def test_every_eviction_lets_a_waiting_job_start(found: tuple[QuotaLab, list[Any
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(labs(sizes=(1, 2, 3)))
+@given(labs(sizes=SIZES, members=GANGS))
 def test_reclaiming_leaves_all_others_their_guarantees(found: tuple[QuotaLab, list[Any]]) -> None:
     lab, waves = found
     for wave in waves:
@@ -187,7 +200,13 @@ def test_guarantee_is_got_back_from_jobs_of_one_gpu(
         for job in wave:
             lab.submit(**job | {"gpu_models": ()})
         lab.settle()
-    names = [name for name, node in lab.state.quota_nodes.items() if len(node.quotas) == 1]
+    # The jobs of a node with children have only what these are not guaranteed.
+    parents = {node.parent for node in lab.state.quota_nodes.values()}
+    names = [
+        name
+        for name, node in lab.state.quota_nodes.items()
+        if len(node.quotas) == 1 and name not in parents
+    ]
     if not names:
         return
     name = late.draw(st.sampled_from(names))
@@ -198,7 +217,7 @@ def test_guarantee_is_got_back_from_jobs_of_one_gpu(
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(labs(sizes=(1, 2)))
+@given(labs(sizes=SIZES, members=GANGS))
 def test_jobs_that_cannot_be_preempted_never_borrow(found: tuple[QuotaLab, list[Any]]) -> None:
     lab, waves = found
     for wave in waves:
@@ -228,3 +247,40 @@ def test_jobs_that_cannot_be_preempted_never_borrow(found: tuple[QuotaLab, list[
             if entry.running.job.tenant == "guests"
         )
         assert guests + sum(map(excess, tops)) <= total - sum(column[top] for top in tops)
+
+
+GRACE = 3 * MINUTE
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(found=labs(grace_ms=GRACE), late=st.data())
+def test_guarantee_is_got_back_within_the_grace_period_whatever_others_do(
+    found: tuple[QuotaLab, list[Any]], late: st.DataObject
+) -> None:
+    """Others keep submitting jobs of all classes. At most eight jobs are within guarantees."""
+    lab, waves = found
+    parents = {node.parent for node in lab.state.quota_nodes.values()}
+    rights = [
+        (name, quota.model)
+        for name, node in lab.state.quota_nodes.items()
+        for quota in node.quotas
+        if name not in parents and quota.guaranteed_milli
+    ]
+    if not rights:
+        return
+    name, model = late.draw(st.sampled_from(rights))
+    for wave in waves:
+        for job in wave:
+            if job["tenant"] != name:
+                lab.submit(**job)
+        lab.cycle()
+    models = () if model == "*" else (model,)
+    (own,) = lab.submit(name, gpu_models=models)
+    arrival = lab.now_ms + MINUTE
+    cycles = 1 + 8 // lab.state.policy.max_preempt_tries
+    while own not in lab.running():
+        assert lab.now_ms < arrival + GRACE + cycles * MINUTE, lab.why(own)
+        lab.cycle()
+        for job in late.draw(st.sampled_from(waves)):
+            if job["tenant"] != name:
+                lab.submit(**job | {"priority": 3000})

@@ -338,3 +338,15 @@ def test_job_larger_than_the_idle_guarantee_says_what_would_be_within_it() -> No
     (job,) = lab.submit("industry", gpus=6)
     lab.cycle()
     assert lab.why(job).endswith("; 4 GPUs or fewer would be within the guarantee")
+
+
+def test_firm_job_leaves_others_their_guarantee_below_a_maximum() -> None:
+    lab = QuotaLab(
+        a_quota("optics", gpus(2, most=2)), a_quota("optics/ann", gpus(2), parent="optics")
+    )
+    lab.submit("optics", user="bob", preemptible=False)
+    lab.settle()
+    assert lab.held() == {}
+    lab.submit("optics", 2, user="ann", preemptible=False)
+    lab.settle()
+    assert lab.held() == {"optics": 2}

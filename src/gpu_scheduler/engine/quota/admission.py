@@ -534,13 +534,14 @@ class Admission:
     ) -> Reason | None:
         """Why the tree does not let the job have so much of a resource, or None."""
         column = tree.accounts[resource]
+        user = job.user if tree.has_users(job.tenant) else ""
         node = column.over_maximum(leaf, milli)
         if node is not None and resource == HOURS:
-            return self._node_budget_reason(node, milli)
+            return self._node_budget_reason(node, milli, user)
         if node is not None:
             most = node.limits.maximum or 0
             found = f"{MAY_HOLD} {_gpus(most, resource)}"
-            return _tree_reason(node, resource, (milli, most, node.used), found, "end")
+            return _tree_reason(node, resource, (milli, most, node.used), found, "end", user)
         may_borrow = self._can_be_reclaimed(job)
         if resource == HOURS or column.covers(leaf, milli, borrow=may_borrow):
             return None
@@ -550,13 +551,14 @@ class Admission:
         remedy = "end, or other nodes have idle GPUs to lend"
         if not may_borrow:
             remedy = "end: a job that cannot be preempted does not borrow"
-        refused = _tree_reason(node, resource, (milli, guaranteed, node.used), found, remedy)
+        numbers = (milli, guaranteed, node.used)
+        refused = _tree_reason(node, resource, numbers, found, remedy, user)
         idle = guaranteed - node.used - node.children_idle
         if node.parent is None or idle <= 0:
             return refused
         return refused.besides(f"{_gpus(idle, resource)} or fewer would be within the guarantee")
 
-    def _node_budget_reason(self, node: Node, milli: int) -> Reason:
+    def _node_budget_reason(self, node: Node, milli: int, user: str) -> Reason:
         declared = self._limits.nodes[str(node.key)]
         usage = self._limits.node_usage.get(declared.name, _NOTHING_SPENT)
         limit = declared.budget_gpu_milli_ms or 0
@@ -566,7 +568,8 @@ class Admission:
             owner = f"node {declared.name} of the quota tree"
             return _budget_reason(owner, declared.budget_period, numbers, usage.turns_ms)
         found = f"has a budget of {_shown(limit, GPU_HOUR)} GPU-hours"
-        return _tree_reason(node, HOURS, numbers, found, "end early, or the budget is raised")
+        remedy = "end early, or the budget is raised"
+        return _tree_reason(node, HOURS, numbers, found, remedy, user)
 
     def _over_pool(self, tree: QuotaTree, job: Job, wanted: Amounts) -> Reason | None:
         quota = self._pools.get(job.pool)
@@ -605,9 +608,17 @@ def _budget_reason(
 
 
 def _tree_reason(
-    node: Node, resource: str, numbers: tuple[int, int, int], found: str, remedy: str
+    node: Node,
+    resource: str,
+    numbers: tuple[int, int, int],
+    found: str,
+    remedy: str,
+    user: str,
 ) -> Reason:
-    """`remedy` says what must become of jobs of the node for the job to start."""
+    """`remedy` says what must become of jobs of the node for the job to start.
+
+    It holds for one `user` only, if users of the tenant have nodes of their own.
+    """
     unit = GPU_HOUR if resource == HOURS else WHOLE_MILLI
     wanted, limit, held = numbers
     data: tuple[tuple[str, str | int], ...] = (
@@ -621,8 +632,7 @@ def _tree_reason(
         ("requested", _shown(wanted, unit)),
         ("resource", HOURS if resource == HOURS else GPUS),
     )
-    _, is_of_user, user = _name(node).partition("/")
-    return Reason(ReasonCode.QUOTA_NODE, (*data, ("user", user)) if is_of_user else data)
+    return Reason(ReasonCode.QUOTA_NODE, (*data, ("user", user)) if user else data)
 
 
 def _name(node: Node) -> str:

@@ -213,10 +213,22 @@ class Column:
     def covers(self, key: Key, milli: int, *, borrow: bool) -> bool:
         """Tell whether idle guaranteed GPUs cover so much more for this node.
 
-        They are its own, or those of a node above it; with `borrow` also those that are lent.
+        They are its own, or those of a node above it; with `borrow` also those that are lent. What
+        other nodes keep must also fit below every maximum on the path.
         """
         reserve = Reserve.WITHHELD if borrow else Reserve.PROMISED
-        return self.covering(key, milli, reserve) is not None
+        child = None
+        reserved = 0
+        is_covered = False
+        for node in self.at(key).path:
+            reserved += node.reserved_beside(child, reserve)
+            limits = node.limits
+            left = milli + node.used + reserved
+            if limits.maximum is not None and left > limits.maximum:
+                return False
+            is_covered = is_covered or left <= limits.guaranteed
+            child = node
+        return is_covered
 
     def covering(self, key: Key, milli: int, reserve: Reserve) -> Node | None:
         """The lowest node on the path whose idle guarantee covers so much more.
@@ -237,15 +249,15 @@ class Column:
         reserve = Reserve.WITHHELD if borrow else Reserve.PROMISED
         child = None
         reserved = found = 0
-        path = self.at(key).path
-        for node in path:
+        most: int | None = None
+        for node in self.at(key).path:
             reserved += node.reserved_beside(child, reserve)
             found = max(found, node.limits.guaranteed - node.used - reserved)
-            child = node
-        for node in path:
             if node.limits.maximum is not None:
-                found = min(found, node.limits.maximum - node.used)
-        return max(0, found)
+                left = node.limits.maximum - node.used - reserved
+                most = left if most is None else min(most, left)
+            child = node
+        return max(0, found if most is None else min(found, most))
 
     def withholding(self, key: Key) -> list[Node]:
         """The topmost nodes that do not lend all of their idle guarantee to this one."""

@@ -154,6 +154,10 @@ class QuotaTree:
             return tenant
         return ROOT if self._nodes else None
 
+    def has_users(self, tenant: str) -> bool:
+        """Tell whether users of a tenant have nodes of their own."""
+        return tenant in self._users
+
     def leaves(self, tenant: str) -> list[Key]:
         """All nodes of a tenant's jobs."""
         leaf = self.leaf(tenant, "")
