@@ -34,6 +34,7 @@ from gpu_scheduler.api.routes.cluster import (
 )
 from gpu_scheduler.api.routes.health import CHECKS, findings, worst
 from gpu_scheduler.api.routes.services import shown_state
+from gpu_scheduler.control.jobs.submit import spent
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, Histogram
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import Device, Health, NodeState
@@ -114,6 +115,7 @@ class SchedulerCollector(Collector):
             partial(service_metrics, service),
             partial(pool_metrics, service),
             self._start_ranges,
+            self._budgets,
         )
         for part in parts:
             try:
@@ -122,6 +124,24 @@ class SchedulerCollector(Collector):
                 log.exception("some metrics failed; the scrape has the others")
                 continue
             yield from families
+
+    def _budgets(self) -> Iterator[Metric]:
+        state, now_ms = self._context.state, self._context.service.now_ms()
+        used = _gauge(
+            "tenant_budget_used_ratio",
+            "Used part of the GPU-hours of a tenant with a budget, running jobs included.",
+            "tenant",
+        )
+        budgets = (
+            (name, tenant.quota.gpu_milli_ms)
+            for name, tenant in sorted(state.cluster.tenants.items())
+        )
+        limited = [(name, budget) for name, budget in budgets if budget]
+        for name, budget in limited[:MOST_TENANTS]:
+            held = state.cluster.holdings.tenants.get(name)
+            reserved = 0 if held is None else held.gpu_milli_ms
+            used.add_metric([name], (spent(state, name, now_ms)[0] + reserved) / budget)
+        yield used
 
     def _start_ranges(self) -> Iterator[Metric]:
         kept = self._context.state.ranges_kept
