@@ -26,6 +26,14 @@ export function until(text: string | null | undefined): string {
   return seconds <= 5 ? "now" : `in ${duration(seconds)}`;
 }
 
+// "in 40 min to 1 h 10 min": when something should happen, as a range if one is known.
+export function untilRange(text: string | null, earliest: string | null, latest: string | null): string {
+  if (!text || !earliest || !latest) return until(text);
+  const [first, last] = [until(earliest), until(latest)];
+  if (first === last) return first;
+  return last === "now" ? "now" : `${first} to ${last.replace(/^in /, "")}`;
+}
+
 export function memory(mb: number | null | undefined): string {
   if (mb === null || mb === undefined) return "–";
   return mb < 1024 ? `${mb} MB` : `${trim(mb / 1024, mb < 10240 ? 1 : 0)} GB`;

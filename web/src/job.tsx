@@ -124,6 +124,9 @@ function Why({ why }: { why: Explanation }): JSX.Element {
         of={[
           ["Place in the queue", why.position],
           ["Expected start", why.expected_start ? `${time(why.expected_start)} (${until(why.expected_start)})` : why.start_unknown ? `unknown: ${why.start_unknown}` : ""],
+          ["Four in five start", why.expected_start_earliest && why.expected_start_latest ? `between ${time(why.expected_start_earliest)} and ${time(why.expected_start_latest)}` : ""],
+          ["After the end of", why.expected_start_after ? <JobLink id={why.expected_start_after} /> : ""],
+          ["At the latest, by time limits", why.expected_start_limit ? time(why.expected_start_limit) : ""],
           ["Expected end", why.expected_end ? time(why.expected_end) : why.end_unknown ? `unknown: ${why.end_unknown}` : ""],
           ["Based on", why.basis],
         ]}

@@ -7,11 +7,11 @@ import { call, useLive } from "./api";
 import type { JobForm, JobLine } from "./api-types";
 import { Empty, JobLink, Problem, State, Who, WindowedTable } from "./components";
 import type { Column } from "./components";
-import { count, plural, since, time, trim, until } from "./format";
+import { count, plural, since, time, trim, until, untilRange } from "./format";
 
 const PAGE = 200;
 const ENDED = "completed,failed,cancelled";
-const GROUPS = ["none", "user", "tenant", "state"] as const;
+const GROUPS = ["none", "user", "tenant", "name", "state"] as const;
 type Group = (typeof GROUPS)[number];
 const CHOICES = ["User", "Tenant", "GPUs", "Priority", "Place", "Where", "Since", "Starts", "Ends", "Why"] as const;
 
@@ -28,6 +28,8 @@ interface Row {
   position: number | null;
   since: string | null;
   start: string | null;
+  earliest: string | null;
+  latest: string | null;
   end: string | null;
   tasks: string;
   hold: boolean;
@@ -41,6 +43,8 @@ function ofLine(line: JobLine): Row {
     places: line.places.join(" "),
     since: line.started_at ?? line.submitted_at,
     start: line.expected_start,
+    earliest: line.expected_start_earliest,
+    latest: line.expected_start_latest,
     end: line.expected_end,
     mayChange: line.may_change,
   };
@@ -55,6 +59,8 @@ function ofJob(job: JobForm): Row {
     position: null,
     since: job.ended_at,
     start: null,
+    earliest: null,
+    latest: null,
     end: null,
     tasks: job.array?.tasks ?? "",
     mayChange: !job.redacted,
@@ -206,6 +212,11 @@ export function Queue(): JSX.Element {
   );
 }
 
+function startTitle(row: Row): string {
+  const range = row.earliest && row.latest ? `; four in five such jobs start between ${time(row.earliest)} and ${time(row.latest)}` : "";
+  return `${time(row.start)}${range}`;
+}
+
 function isFirst(rows: Row[], place: number, group: Exclude<Group, "none">): boolean {
   return place > 0 && rows[place]?.[group] !== rows[place - 1]?.[group];
 }
@@ -264,7 +275,7 @@ function columnsFor(ended: boolean, selected: ReadonlySet<string>, toggle: (row:
     ended
       ? { name: "Ended", right: true, key: "Since", of: (row) => time(row.since) }
       : { name: "Since", sort: "time", right: true, of: (row) => since(row.since) },
-    ended ? null : { name: "Starts", right: true, of: (row) => (row.position === null ? "" : row.start ? <span title={time(row.start)}>{until(row.start)}</span> : "unknown") },
+    ended ? null : { name: "Starts", right: true, of: (row) => (row.position === null ? "" : row.start ? <span title={startTitle(row)}>{untilRange(row.start, row.earliest, row.latest)}</span> : "unknown") },
     ended ? null : { name: "Ends", right: true, of: (row) => (row.end ? <span title={time(row.end)}>{until(row.end)}</span> : "") },
     { name: "Why", grow: true, of: (row) => <span title={row.reason}>{row.reason}</span> },
   ];

@@ -1116,6 +1116,12 @@ function until(text) {
   const seconds = (Date.parse(text) - Date.now()) / 1e3;
   return seconds <= 5 ? "now" : `in ${duration(seconds)}`;
 }
+function untilRange(text, earliest, latest) {
+  if (!text || !earliest || !latest) return until(text);
+  const [first, last] = [until(earliest), until(latest)];
+  if (first === last) return first;
+  return last === "now" ? "now" : `${first} to ${last.replace(/^in /, "")}`;
+}
 function memory(mb) {
   if (mb === null || mb === void 0) return "–";
   return mb < 1024 ? `${mb} MB` : `${trim(mb / 1024, mb < 10240 ? 1 : 0)} GB`;
@@ -7297,6 +7303,9 @@ function Why({ why }) {
         of: [
           ["Place in the queue", why.position],
           ["Expected start", why.expected_start ? `${time(why.expected_start)} (${until(why.expected_start)})` : why.start_unknown ? `unknown: ${why.start_unknown}` : ""],
+          ["Four in five start", why.expected_start_earliest && why.expected_start_latest ? `between ${time(why.expected_start_earliest)} and ${time(why.expected_start_latest)}` : ""],
+          ["After the end of", why.expected_start_after ? /* @__PURE__ */ u4(JobLink, { id: why.expected_start_after }) : ""],
+          ["At the latest, by time limits", why.expected_start_limit ? time(why.expected_start_limit) : ""],
           ["Expected end", why.expected_end ? time(why.expected_end) : why.end_unknown ? `unknown: ${why.end_unknown}` : ""],
           ["Based on", why.basis]
         ]
@@ -8157,7 +8166,7 @@ function fitted(pen, text, width) {
 // src/queue.tsx
 var PAGE = 200;
 var ENDED2 = "completed,failed,cancelled";
-var GROUPS = ["none", "user", "tenant", "state"];
+var GROUPS = ["none", "user", "tenant", "name", "state"];
 var CHOICES = ["User", "Tenant", "GPUs", "Priority", "Place", "Where", "Since", "Starts", "Ends", "Why"];
 function ofLine(line2) {
   return {
@@ -8166,6 +8175,8 @@ function ofLine(line2) {
     places: line2.places.join(" "),
     since: line2.started_at ?? line2.submitted_at,
     start: line2.expected_start,
+    earliest: line2.expected_start_earliest,
+    latest: line2.expected_start_latest,
     end: line2.expected_end,
     mayChange: line2.may_change
   };
@@ -8179,6 +8190,8 @@ function ofJob(job) {
     position: null,
     since: job.ended_at,
     start: null,
+    earliest: null,
+    latest: null,
     end: null,
     tasks: job.array?.tasks ?? "",
     mayChange: !job.redacted
@@ -8302,6 +8315,10 @@ function Queue() {
     )
   ] });
 }
+function startTitle(row) {
+  const range = row.earliest && row.latest ? `; four in five such jobs start between ${time(row.earliest)} and ${time(row.latest)}` : "";
+  return `${time(row.start)}${range}`;
+}
 function isFirst(rows, place2, group) {
   return place2 > 0 && rows[place2]?.[group] !== rows[place2 - 1]?.[group];
 }
@@ -8349,7 +8366,7 @@ function columnsFor(ended, selected, toggle, hidden) {
     ended ? null : { name: "Place", sort: "queue", right: true, of: (row) => row.position ?? "" },
     { name: "Where", of: (row) => /* @__PURE__ */ u4("span", { class: "cut mono", children: row.places }) },
     ended ? { name: "Ended", right: true, key: "Since", of: (row) => time(row.since) } : { name: "Since", sort: "time", right: true, of: (row) => since(row.since) },
-    ended ? null : { name: "Starts", right: true, of: (row) => row.position === null ? "" : row.start ? /* @__PURE__ */ u4("span", { title: time(row.start), children: until(row.start) }) : "unknown" },
+    ended ? null : { name: "Starts", right: true, of: (row) => row.position === null ? "" : row.start ? /* @__PURE__ */ u4("span", { title: startTitle(row), children: untilRange(row.start, row.earliest, row.latest) }) : "unknown" },
     ended ? null : { name: "Ends", right: true, of: (row) => row.end ? /* @__PURE__ */ u4("span", { title: time(row.end), children: until(row.end) }) : "" },
     { name: "Why", grow: true, of: (row) => /* @__PURE__ */ u4("span", { title: row.reason, children: row.reason }) }
   ];
