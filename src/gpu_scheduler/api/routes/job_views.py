@@ -473,12 +473,12 @@ class JobViews:
         form.state = state.value
         if row.state in ENDED or state in ENDED:
             form.reason = row.reason or _last_detail(self._store, row, number)
+        elif row.job.array is not None and not row.reason:
+            form.reason = self._task_reason(row, number)
         form.allocation = [place for place in form.allocation if place.task == number]
         form.placed_members = len(form.allocation) if row.job.is_gang and form.allocation else None
         form.attempt = form.preemptions = 0
         form.started_at = form.ended_at = form.exit_code = form.signal = form.expected_end = None
-        if row.job.array is not None and not row.reason:
-            form.reason = self._task_reason(row, number)
         for task in self._store.tasks(row.job.id, only=IntervalSet.of([number])):
             form.attempt, form.preemptions = task.attempt, task.preemptions
             form.started_at, form.ended_at = write_time(task.start_ms), write_time(task.end_ms)
