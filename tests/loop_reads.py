@@ -23,20 +23,12 @@ NOT_READS = {"commit", "archive", "delete_expired", "unavailable_reason", "full_
 READS = sorted(name for name in vars(Store) if not name.startswith("_") and name not in NOT_READS)
 CHECKED = (
     "gpu_scheduler.control.",
-    "gpu_scheduler.api.nodes.",
+    "gpu_scheduler.api.",
     "gpu_scheduler.notify.",
     "gpu_scheduler.server.background.",
     "gpu_scheduler.server.from_settings",
 )
 """The packages that must not read on an event loop."""
-LONG_READS = {
-    *("jobs", "live_jobs", "recently_ended", "find_jobs", "count_jobs", "count_states", "sweeps"),
-    *("launches", "attempts", "attempts_between", "attempt_measures", "job_measures"),
-    *("measures_by_allocation", "device_hours", "audit", "events", "estimates", "week_usage"),
-}
-"""Reads whose cost grows with what is stored. Handlers of HTTP requests may look up one row on the
-event loop, and read small tables (tenants, tokens, nodes), but not these."""
-HANDLERS = "gpu_scheduler.api."
 NOT_ON_LOOP = {
     ("gpu_scheduler.control.loop", "__init__"),
     ("gpu_scheduler.control.nodes.reconcile", "__init__"),
@@ -77,8 +69,7 @@ def _check(name: str, found: list[tuple[str, str]]) -> None:
     module, function = next(
         (caller for caller in found if not caller[0].startswith("gpu_scheduler.store")), ("", "")
     )
-    is_checked = module.startswith(CHECKED) or (name in LONG_READS and module.startswith(HANDLERS))
-    if is_checked and not NOT_ON_LOOP.intersection(found):
+    if module.startswith(CHECKED) and not NOT_ON_LOOP.intersection(found):
         raise ReadOnLoop(f"{module}.{function} calls store.{name} on the event loop's thread")
 
 

@@ -111,9 +111,9 @@ class Context:
             raise not_a_member(caller, named)
         return tenant_id
 
-    def find_job(self, request: Request) -> tuple[JobRow, int | None]:
+    async def find_job(self, request: Request) -> tuple[JobRow, int | None]:
         """Return the job in the path, and the task if there is one; the caller must own it."""
-        row, task = self.find_known_job(request)
+        row, task = await self.find_known_job(request)
         if not request.caller.may_see(row.job.user, row.job.tenant):
             raise Forbidden(
                 f"{display_name(row.job.id)} belongs to '{row.job.user}'; only that user, "
@@ -121,13 +121,13 @@ class Context:
             )
         return row, task
 
-    def find_known_job(self, request: Request) -> tuple[JobRow, int | None]:
+    async def find_known_job(self, request: Request) -> tuple[JobRow, int | None]:
         """Return the job in the path, which the caller may perhaps not see in full.
 
         Jobs of other users are visible until they end.
         """
         job_id, task = read_job_name(request.params["job_id"])
-        row = self.service.store.job(job_id)
+        row = await asyncio.to_thread(self.service.store.job, job_id)
         if row is None or not (
             row.state not in ENDED or request.caller.may_see(row.job.user, row.job.tenant)
         ):

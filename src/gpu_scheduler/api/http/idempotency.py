@@ -52,7 +52,7 @@ class IdempotencyStore:
         command: Command,
         render: Callable[[Outcome], Response],
         *,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> Response:
         """Apply a command and render its outcome, or return the response stored for this key.
 
@@ -60,7 +60,8 @@ class IdempotencyStore:
         """
         key = request.headers.get(HEADER)
         if key is None:
-            check()
+            if check is not None:
+                await check()
             return render(await self._service.apply(command, request.caller))
 
         async def work(keyed: _KeyedRequest) -> Response:
@@ -73,7 +74,8 @@ class IdempotencyStore:
                 body = response.body.decode()
                 return [keyed.row(response.status, body, self._service.now_ms())]
 
-            check()
+            if check is not None:
+                await check()
             outcome = await self._service.apply(command, request.caller, extra_writes=response_row)
             return render(outcome)
 
@@ -119,7 +121,7 @@ class IdempotencyStore:
         return await asyncio.shield(task)
 
     async def _run(self, slot: tuple[str, str], digest: str, work: Work) -> Response:
-        stored = self._service.store.response(*slot)
+        stored = await asyncio.to_thread(self._service.store.response, *slot)
         if stored is not None and stored.request_hash != digest:
             raise KeyReused(
                 "this Idempotency-Key was used for another request; take a new key for each new "

@@ -194,7 +194,8 @@ async def list_tokens(context: Context, request: Request) -> Response:
     context.parse_query(request)
     caller = request.caller
     now_ms = context.service.now_ms()
-    seen = [token for token in context.service.store.tokens() if sees_token(caller, token)]
+    tokens = await asyncio.to_thread(context.service.store.tokens)
+    seen = [token for token in tokens if sees_token(caller, token)]
     seen.sort(key=lambda token: (-token.created_ms, token.id))
     return json_response(TokenList([_form(token, now_ms) for token in seen]))
 

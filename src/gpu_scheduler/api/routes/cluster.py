@@ -491,7 +491,7 @@ def device_problems(context: Context) -> dict[str, str]:
 async def get_quota(context: Context, request: Request) -> Response:
     """How the GPUs are divided between online and batch work."""
     context.parse_query(request)
-    return json_response(_quota(context))
+    return json_response(await _quota(context))
 
 
 @router.operation("GET", "/quota/tree", response=QuotaTreeForm)
@@ -512,10 +512,11 @@ async def get_quota_tree(context: Context, request: Request) -> Response:
         )
         for share in node_shares(context.state.cluster)
     ]
+    tenants = await asyncio.to_thread(context.service.store.tenants)
     cluster = context.state.cluster
     warnings = unmatched_names(
         cluster.quota_nodes.values(),
-        tenants={tenant.id for tenant in context.service.store.tenants()},
+        tenants={tenant.id for tenant in tenants},
         models=cluster.gpu_models(),
     )
     return json_response(QuotaTreeForm(nodes, warnings))
@@ -542,16 +543,17 @@ async def put_quota(context: Context, request: Request) -> Response:
             f"online_percent {body.online_percent} and batch_percent {batch} are more than 100; "
             "with 100 for both, nothing is divided"
         )
-    elastic = _quota(context).elastic if body.elastic is msgspec.UNSET else body.elastic
+    elastic = (await _quota(context)).elastic if body.elastic is msgspec.UNSET else body.elastic
     parts = ((Pool.ONLINE, body.online_percent), (Pool.BATCH, batch))
     quotas = tuple(PoolQuota(pool=pool, percent=part, elastic=elastic) for pool, part in parts)
     await context.service.apply(SetPools(quotas), request.caller)
-    return json_response(_quota(context))
+    return json_response(await _quota(context))
 
 
-def _quota(context: Context) -> QuotaForm:
+async def _quota(context: Context) -> QuotaForm:
     """Return the quota; without one, each pool may use all GPUs."""
-    known = {quota.pool: quota for quota in context.service.store.pools()}
+    pools = await asyncio.to_thread(context.service.store.pools)
+    known = {quota.pool: quota for quota in pools}
     online = known.get(Pool.ONLINE, PoolQuota(pool=Pool.ONLINE, percent=100))
     batch = known.get(Pool.BATCH, PoolQuota(pool=Pool.BATCH, percent=100))
     return QuotaForm(

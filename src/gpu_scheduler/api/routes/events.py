@@ -92,6 +92,12 @@ class EventFilter:
                 return True
         return self._may_see_job(event.job_id)
 
+    async def asked(self, event: EventRow) -> bool:
+        """The same on an event loop: a job that is not cached is looked up in a thread."""
+        if self._caller.is_admin or event.job_id in self._seen:
+            return self(event)
+        return await asyncio.to_thread(self, event)
+
     def _may_see_job(self, job_id: str) -> bool:
         seen = self._seen.get(job_id)
         if seen is None:
@@ -148,9 +154,11 @@ async def list_events(context: Context, request: Request) -> Response:
     scanned = 0
     while len(events) < limit and scanned < MOST_SCANNED:
         page = await asyncio.to_thread(context.service.store.events, last, SCANNED_AT_ONCE)
-        for sequence, event in page:
+        # In a thread: whose job it was may have to be read.
+        seen = await asyncio.to_thread(list, map(sees, [event for _, event in page]))
+        for (sequence, event), is_seen in zip(page, seen, strict=True):
             last = sequence
-            if sees(event):
+            if is_seen:
                 events.append(form(sequence, event))
                 if len(events) == limit:
                     break
@@ -219,12 +227,12 @@ class EventSockets:
         """Send until the subscriber is too slow; return the last sequence number sent."""
         service = self._context.service
         sees = EventFilter(self._context, caller)
-        last = service.store.last_event() if after is None else after
+        last = await asyncio.to_thread(service.store.last_event) if after is None else after
         timeout_s = self._context.settings.bounds.send_seconds
         events: AsyncIterator[tuple[int, EventRow]] = service.subscribe(last)
         async with aclosing(events) as stream:  # type: ignore[type-var]
             async for sequence, event in stream:
-                if sees(event):
+                if await sees.asked(event):
                     text = encode(form(sequence, event)).decode()
                     try:
                         async with asyncio.timeout(timeout_s):

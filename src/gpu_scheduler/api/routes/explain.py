@@ -72,7 +72,7 @@ router = Router("jobs")
 @router.operation("GET", "/jobs/{job_id}/explain", response=Explanation, errors=(404,))
 async def explain_job(context: Context, request: Request) -> Response:
     """Why a job waits, its queue position, and its expected start and end."""
-    row, task = context.find_known_job(request)
+    row, task = await context.find_known_job(request)
     context.parse_query(request)
     state = row.state if task is None else task_state(row, task)
     job = row.job
@@ -93,7 +93,7 @@ async def explain_job(context: Context, request: Request) -> Response:
         code, text = describe_reason(reason)
         form.code = code or "pending"
         form.reason = text or row.reason or "waiting for its turn"
-        form.reason += _earlier_preemption(context, row, task)
+        form.reason += await _earlier_preemption(context, row, task)
         form.details = {} if reason is None else dict(reason.data)
         if reason is not None and reason.code is ReasonCode.RESOURCES:
             form.details["gpus"] = device_problems(context)
@@ -138,11 +138,11 @@ async def explain_job(context: Context, request: Request) -> Response:
     return json_response(form)
 
 
-def _earlier_preemption(context: Context, row: JobRow, task: int | None) -> str:
+async def _earlier_preemption(context: Context, row: JobRow, task: int | None) -> str:
     """Say who preempted the last attempt of a waiting job, and that it goes on by itself."""
     if not row.attempt or row.job.array is not None:
         return ""
-    attempts = context.service.store.attempts(row.job.id, task)
+    attempts = await asyncio.to_thread(context.service.store.attempts, row.job.id, task)
     if not attempts or attempts[-1].state is not JobState.PREEMPTED:
         return ""
     last = attempts[-1]

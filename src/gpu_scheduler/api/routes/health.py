@@ -6,6 +6,7 @@ The findings about the cluster are made here; those about the server process com
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import node_resources
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, HealthFinding
 from gpu_scheduler.engine.state.node_resources import NodeResources
-from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.errors import SchedulerError, StoreUnavailable
 from gpu_scheduler.model.job import display_name
 from gpu_scheduler.model.node import Device, NodeState, device_problem
 from gpu_scheduler.model.node import Health as DeviceHealth
@@ -70,6 +71,8 @@ class Health(Struct):
 
 
 CHECKS = ("store", "disk", "nodes", "gpus", "queue", "notifications", "clock", "logs")
+MOST_READ_S = 5.0
+"""The database has failed if it does not answer within this time."""
 NEARLY_FULL = 0.9
 BACKLOG_MS = 15 * 60_000
 """A notification that waits longer is reported as a backlog."""
@@ -90,7 +93,7 @@ router = Router("cluster")
 async def health(context: Context, request: Request) -> Response:
     """The health: healthy, degraded or unhealthy (503), and why."""
     context.parse_query(request)
-    found = list(findings(context))
+    found = list(findings(context, await read_error(context)))
     status = worst(found)
     code = 503 if status == UNHEALTHY else 200
     if not peer_in(request.scope).local:
@@ -126,9 +129,21 @@ def worst(found: Sequence[HealthFinding]) -> str:
     return next((status for status in (UNHEALTHY, DEGRADED) if status in statuses), HEALTHY)
 
 
-def findings(context: Context) -> Iterator[HealthFinding]:
-    """Yield all findings."""
-    yield from _store(context)
+async def read_error(context: Context) -> SchedulerError | None:
+    """Try to read the store, in a thread; return the error."""
+    try:
+        async with asyncio.timeout(MOST_READ_S):
+            await asyncio.to_thread(context.service.store.last_event)
+    except SchedulerError as error:
+        return error
+    except TimeoutError:
+        return StoreUnavailable(f"the database did not answer within {MOST_READ_S:g} s")
+    return None
+
+
+def findings(context: Context, error: SchedulerError | None) -> Iterator[HealthFinding]:
+    """Yield all findings; `error` is that of the last read of the store."""
+    yield from _store(context, error)
     yield from _lead(context)
     nodes = node_resources(context)
     yield from _nodes(nodes)
@@ -140,10 +155,8 @@ def findings(context: Context) -> Iterator[HealthFinding]:
         yield from context.settings.vitals()
 
 
-def _store(context: Context) -> Iterator[HealthFinding]:
-    try:
-        context.service.store.last_event()
-    except SchedulerError as error:
+def _store(context: Context, error: SchedulerError | None) -> Iterator[HealthFinding]:
+    if error is not None:
         if away := context.service.away:
             yield HealthFinding(
                 "store",

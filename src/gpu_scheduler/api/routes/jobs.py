@@ -233,7 +233,7 @@ def _page(store: Store, query: JobQuery) -> tuple[list[JobRow], int]:
 @router.operation("GET", "/jobs/{job_id}", response=JobForm, errors=(404,))
 async def get_job(context: Context, request: Request) -> Response:
     """One job, or one array task (12_4); of other users without details."""
-    row, task = context.find_known_job(request)
+    row, task = await context.find_known_job(request)
     context.parse_query(request)
     views = await job_views(context.service, request.caller, [row], context.settings.attach, task)
     form = views.job(row) if task is None else views.task(row, task)
@@ -250,7 +250,7 @@ async def get_job(context: Context, request: Request) -> Response:
 )
 async def list_attempts(context: Context, request: Request) -> Response:
     """All attempts of a job or task: where they ran and how they ended."""
-    row, task = context.find_job(request)
+    row, task = await context.find_job(request)
     query = context.parse_query(request, "task")
     if task is None:
         task = query.optional("task")
@@ -293,7 +293,7 @@ async def get_readings(context: Context, request: Request) -> Response:
 
     They are kept by the server while it runs, of running attempts and of the last 500 that ended.
     """
-    row, task = context.find_job(request)
+    row, task = await context.find_job(request)
     attempt = context.parse_query(request, "attempt").optional("attempt")
     if attempt is None:
         attempt = await asyncio.to_thread(last_attempt, context.service.store, row, task)
@@ -376,7 +376,7 @@ def _running_attempts(context: Context, row: JobRow, tasks: list[TaskRow]) -> li
 )
 async def list_array_tasks(context: Context, request: Request) -> Response:
     """The tasks of an array that have started."""
-    row, _ = context.find_job(request)
+    row, _ = await context.find_job(request)
     query = context.parse_query(request, "after", "limit")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
     after = query.number("after", -1, least=-1)
@@ -512,7 +512,7 @@ async def list_tasks(context: Context, request: Request) -> Response:
 @router.operation("GET", "/tasks/{job_id}", tag="tasks", response=TaskForm, errors=(403, 404))
 async def get_task(context: Context, request: Request) -> Response:
     """One job as a task."""
-    row, _ = context.find_job(request)
+    row, _ = await context.find_job(request)
     context.parse_query(request)
     return json_response(_task_form(row))
 
@@ -578,7 +578,7 @@ def _sweep_form(user: str, counts: list[SweepCount]) -> SweepForm:
 )
 async def update_job(context: Context, request: Request) -> Response:
     """Change a job while it waits."""
-    row = _whole(context, request)
+    row = await _whole(context, request)
     patch = await request.read_json(JobPatch, context.settings.bounds.body_bytes)
     changes = dict(read_patch(patch, row.job))
     if row.state in ENDED:
@@ -590,7 +590,7 @@ async def update_job(context: Context, request: Request) -> Response:
         if changes.keys() == {"hold"}:  # also possible for a job that has started
             command = Hold(row.job.id) if changes["hold"] else Release(row.job.id)
         await context.service.apply(command, request.caller)
-    row, _ = context.find_job(request)
+    row, _ = await context.find_job(request)
     views = await job_views(context.service, request.caller, [row])
     return json_response(views.job(row))
 
@@ -598,14 +598,14 @@ async def update_job(context: Context, request: Request) -> Response:
 @router.operation("POST", "/jobs/{job_id}/hold", response=Changed, errors=_ERRORS)
 async def hold_job(context: Context, request: Request) -> Response:
     """Hold a waiting job, so that it does not start."""
-    row = _whole(context, request)
+    row = await _whole(context, request)
     return await _changed(context, request, Hold(row.job.id), "held", "the job will not start")
 
 
 @router.operation("POST", "/jobs/{job_id}/release", response=Changed, errors=_ERRORS)
 async def release_job(context: Context, request: Request) -> Response:
     """Release a held job."""
-    row = _whole(context, request)
+    row = await _whole(context, request)
     _expect_not_ended(row, "released")
     return await _changed(
         context, request, Release(row.job.id), "pending", "the job is queued again"
@@ -622,11 +622,11 @@ async def release_job(context: Context, request: Request) -> Response:
 async def retry_job(context: Context, request: Request) -> Response:
     """Queue a failed or cancelled job again; of an array, its failed tasks."""
     query = context.parse_query(request, "cancelled")
-    row = _whole_job(context, request)
+    row = await _whole_job(context, request)
     await asyncio.to_thread(_launch_to_repeat, context.service.store, row, "retried")
     message = Retry(row.job.id, cancelled=query.flag("cancelled"))
     outcome = await context.service.apply(message, request.caller)
-    return json_response(_retried(context.find_job(request)[0], outcome.retried))
+    return json_response(_retried((await context.find_job(request))[0], outcome.retried))
 
 
 @router.operation(
@@ -642,7 +642,7 @@ async def resubmit_job(context: Context, request: Request) -> Response:
 
     The new one has no dependencies, begin time and deadline.
     """
-    row = _whole(context, request)
+    row = await _whole(context, request)
     job, caller = row.job, request.caller
     launch = await asyncio.to_thread(_launch_to_repeat, context.service.store, row, "resubmitted")
     if row.state not in ENDED:
@@ -714,7 +714,7 @@ def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
 )
 async def reprioritise_job(context: Context, request: Request) -> Response:
     """Change the priority of a waiting job."""
-    row = _whole(context, request)
+    row = await _whole(context, request)
     body = await request.read_json(PriorityRequest, context.settings.bounds.body_bytes)
     priority = parse_priority(body.priority)
     _expect_not_ended(row, "reprioritised")
@@ -750,7 +750,7 @@ class CorrectedUsage(Struct):
 )
 async def correct_usage(context: Context, request: Request) -> Response:
     """Charge an ended attempt of a job or task for another run time (for admins)."""
-    row, task = context.find_job(request)
+    row, task = await context.find_job(request)
     body = await request.read_json(UsageCorrection, context.settings.bounds.body_bytes)
     job_id = row.job.id
     if not 0 <= body.run_seconds <= MAX_RUN_SECONDS:
@@ -806,7 +806,7 @@ async def cancel_task(context: Context, request: Request) -> Response:
 
 
 async def _cancel(context: Context, request: Request) -> Changed:
-    row, task = context.find_job(request)
+    row, task = await context.find_job(request)
     query = context.parse_query(request, "tasks")
     tasks = None if task is None else IntervalSet.of([task])
     if chosen := query.text("tasks"):
@@ -820,7 +820,7 @@ async def _cancel(context: Context, request: Request) -> Changed:
             raise WrongState(f"{display_name(request.params['job_id'])} is already {ended}")
     else:
         await context.service.apply(Cancel(row.job.id, tasks), request.caller)
-    row, _ = context.find_job(request)
+    row, _ = await context.find_job(request)
     state = row.state if task is None else task_state(row, task)
     is_over = state in ENDED
     name = row.job.id if task is None else f"{row.job.id}_{task}"
@@ -831,13 +831,13 @@ async def _cancel(context: Context, request: Request) -> Changed:
     )
 
 
-def _whole(context: Context, request: Request) -> JobRow:
+async def _whole(context: Context, request: Request) -> JobRow:
     context.parse_query(request)
-    return _whole_job(context, request)
+    return await _whole_job(context, request)
 
 
-def _whole_job(context: Context, request: Request) -> JobRow:
-    row, task = context.find_job(request)
+async def _whole_job(context: Context, request: Request) -> JobRow:
+    row, task = await context.find_job(request)
     if task is not None:
         raise InvalidRequest(
             f"this can be done only with the whole of {display_name(row.job.id)}, not with one task"
@@ -854,5 +854,5 @@ async def _changed(
     context: Context, request: Request, message: Command, status: str, text: str
 ) -> Response:
     await context.service.apply(message, request.caller)
-    row, _ = context.find_job(request)
+    row, _ = await context.find_job(request)
     return json_response(Changed(job_id=row.job.id, status=status, message=text))

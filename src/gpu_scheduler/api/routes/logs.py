@@ -118,7 +118,7 @@ router = Router("jobs")
 )
 async def job_logs(context: Context, request: Request) -> Response:
     """The log of a job; with follow=true, also new output as it is written."""
-    row, task = context.find_job(request)
+    row, task = await context.find_job(request)
     names = ("attempt", "task", "member", "merged", "tail", "follow", "offset", "limit")
     query = context.parse_query(request, *names)
     if context.logs is None:
@@ -186,7 +186,7 @@ async def _limited(
 
 
 async def _stream(context: Context, logs: LogSource, log_range: _LogRange) -> AsyncIterator[bytes]:
-    attempt = _last_attempt(context, log_range)
+    attempt, _ = await _last_attempt(context, log_range)
     if log_range.follow and not attempt:
         attempt = await _first_attempt(context, log_range)
     if not attempt:
@@ -203,11 +203,15 @@ async def _stream(context: Context, logs: LogSource, log_range: _LogRange) -> As
         yield chunk
 
 
-def _last_attempt(context: Context, log_range: _LogRange) -> int:
-    """Return the number of the last attempt; 0 if there was none."""
+async def _last_attempt(context: Context, log_range: _LogRange) -> tuple[int, JobRow | None]:
+    """Return the number of the last attempt, 0 if there was none; and the job, if it exists."""
     store = context.service.store
-    row = store.job(log_range.job_id)
-    return 0 if row is None else last_attempt(store, row, log_range.task)
+
+    def read() -> tuple[int, JobRow | None]:
+        row = store.job(log_range.job_id)
+        return (0 if row is None else last_attempt(store, row, log_range.task)), row
+
+    return await asyncio.to_thread(read)
 
 
 async def _first_attempt(context: Context, log_range: _LogRange) -> int:
@@ -216,8 +220,7 @@ async def _first_attempt(context: Context, log_range: _LogRange) -> int:
     watcher = asyncio.ensure_future(_watch(context, log_range.job_id, changed))
     try:
         while True:
-            attempt = _last_attempt(context, log_range)
-            row = context.service.store.job(log_range.job_id)
+            attempt, row = await _last_attempt(context, log_range)
             if attempt or row is None or _has_ended(row, log_range.task):
                 return attempt
             with suppress(TimeoutError):
@@ -230,7 +233,8 @@ async def _first_attempt(context: Context, log_range: _LogRange) -> int:
 
 async def _watch(context: Context, job_id: str, changed: asyncio.Event) -> None:
     """Set `changed` at every event of the job."""
-    events = context.service.subscribe(context.service.store.last_event())
+    last = await asyncio.to_thread(context.service.store.last_event)
+    events = context.service.subscribe(last)
     async for _, event in events:
         if event.job_id == job_id:
             changed.set()

@@ -32,10 +32,11 @@ from gpu_scheduler.api.routes.cluster import (
     node_resources,
     pool_uses,
 )
-from gpu_scheduler.api.routes.health import CHECKS, findings, worst
+from gpu_scheduler.api.routes.health import CHECKS, findings, read_error, worst
 from gpu_scheduler.api.routes.services import shown_state
 from gpu_scheduler.control.jobs.submit import spent
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, Histogram
+from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.request import WHOLE_MILLI
@@ -99,6 +100,8 @@ class SchedulerCollector(Collector):
         self._requests = requests
         self.counts: dict[JobState, int] = {}
         """The stored jobs by state, read before each scrape."""
+        self.read_error: SchedulerError | None = None
+        """The error of trying to read the store before the scrape."""
 
     def collect(self) -> Iterable[Metric]:
         """Yield all metrics."""
@@ -269,7 +272,7 @@ class SchedulerCollector(Collector):
         yield family
 
     def _health(self) -> Iterator[Metric]:
-        found = list(findings(self._context))
+        found = list(findings(self._context, self.read_error))
         now = worst(found)
         status = _gauge("health", "1 for the status that the scheduler has now.", "status")
         for name in (HEALTHY, DEGRADED, UNHEALTHY):
@@ -319,6 +322,7 @@ def metrics_operation(context: Context, requests: Requests) -> Operation:
     async def metrics(context: Context, request: Request) -> Response:
         """Metrics for Prometheus."""
         context.parse_query(request)
+        collector.read_error = await read_error(context)
         collector.counts = await asyncio.to_thread(context.service.store.count_states)
         text = generate_latest(registry).decode()
         return Response(_CONTROL.sub(_escaped, text).encode(), media=MEDIA)

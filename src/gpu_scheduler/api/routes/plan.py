@@ -181,11 +181,12 @@ async def get_plan(context: Context, request: Request) -> Response:
     if len(runs) > MOST_RUNS:
         cut.append(f"{MOST_RUNS} of {len(runs)} runs are shown; ask for fewer nodes or hours")
         del runs[MOST_RUNS:]
+    windows = await asyncio.to_thread(context.service.store.advance_reservations)
     calendar_ms = context.service.calendar_ms()
     offset_ms = calendar_ms - context.service.now_ms()
     reservations = [
         write_reservation(each, calendar_ms)
-        for each in context.service.store.advance_reservations()
+        for each in windows
         if each.over_ms is None
         and each.overlaps(window.from_ms + offset_ms, window.until_ms + offset_ms)
         and any(node in window.nodes for node, _ in each.devices)

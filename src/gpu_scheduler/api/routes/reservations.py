@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -160,7 +161,7 @@ async def create_reservation(context: Context, request: Request) -> Response:
 async def list_reservations(context: Context, request: Request) -> Response:
     """Future and active reservations, by start time."""
     query = context.parse_query(request, "all")
-    windows = context.service.store.advance_reservations()
+    windows = await asyncio.to_thread(context.service.store.advance_reservations)
     if not query.flag("all"):
         windows = [window for window in windows if window.over_ms is None]
     windows.sort(key=lambda window: (window.start_ms, window.number))
@@ -173,7 +174,7 @@ async def list_reservations(context: Context, request: Request) -> Response:
 async def get_reservation(context: Context, request: Request) -> Response:
     """One reservation."""
     context.parse_query(request)
-    return json_response(_stored_form(context, request.params["reservation_id"]))
+    return json_response(await _stored_form(context, request.params["reservation_id"]))
 
 
 @router.operation(
@@ -188,12 +189,12 @@ async def cancel_reservation(context: Context, request: Request) -> Response:
     wanted = request.params["reservation_id"]
     outcome = await context.service.apply(CancelReservation(wanted), request.caller)
     if outcome.advance_reservation is None:  # a repeated request changes nothing
-        return json_response(_stored_form(context, wanted))
+        return json_response(await _stored_form(context, wanted))
     return json_response(_outcome_form(context, outcome))
 
 
-def _stored_form(context: Context, wanted: str) -> ReservationForm:
-    for window in context.service.store.advance_reservations():
+async def _stored_form(context: Context, wanted: str) -> ReservationForm:
+    for window in await asyncio.to_thread(context.service.store.advance_reservations):
         if window.id == wanted:
             return write_reservation(window, context.service.calendar_ms())
     raise UnknownThing(f"reservation '{wanted}' is not known")

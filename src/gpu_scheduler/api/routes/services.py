@@ -5,6 +5,9 @@ A caller sees its own services and those of tenants that it administers.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
@@ -27,6 +30,7 @@ from gpu_scheduler.model.launch import Probe, ProbeKind
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.service import Replica, Service
+from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.services import Replicas, ServiceRequest, read_service
 from gpu_scheduler.wire.times import write_time
 
@@ -169,23 +173,24 @@ async def create_service(context: Context, request: Request) -> Response:
 async def list_services(context: Context, request: Request) -> Response:
     """Services with their replicas: yours, and those of tenants that you administer."""
     context.parse_query(request)
-    return json_response(
-        ServiceList([_form(context, service) for service in _seen(context, request)])
-    )
+    seen = await _seen(context, request)
+    ended = await _ended(context, *seen)
+    return json_response(ServiceList([_form(context, service, ended) for service in seen]))
 
 
 @router.operation("GET", "/services/{service}", response=ServiceForm, errors=(404,))
 async def get_service(context: Context, request: Request) -> Response:
     """One service, by its id or its name."""
     context.parse_query(request)
-    return json_response(_form(context, _named(context, request)))
+    service = await _named(context, request)
+    return json_response(_form(context, service, await _ended(context, service)))
 
 
 @router.operation("GET", "/services/{service}/endpoints", response=EndpointList, errors=(404,))
 async def get_endpoints(context: Context, request: Request) -> Response:
     """Host and port of every ready replica."""
     context.parse_query(request)
-    service = _named(context, request)
+    service = await _named(context, request)
     state = context.state
     endpoints = [
         Endpoint(
@@ -214,7 +219,7 @@ async def update_service(context: Context, request: Request) -> Response:
     """Change a service; its replicas are replaced one by one."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
-    service = _named(context, request)
+    service = await _named(context, request)
     body = decode(ServiceRequest, data)
     if body.name != service.name:
         raise InvalidRequest(
@@ -227,7 +232,7 @@ async def update_service(context: Context, request: Request) -> Response:
         raise InvalidRequest(
             f"service '{service.name}' is of tenant '{service.tenant}', which cannot be changed"
         )
-    return await _changed(context, request, data, UpdateService(service.id, wanted))
+    return await _changed(context, request, data, UpdateService(service.id, wanted), service)
 
 
 @router.operation(
@@ -243,9 +248,9 @@ async def scale_service(context: Context, request: Request) -> Response:
     """Change the number of replicas."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
-    service = _named(context, request)
+    service = await _named(context, request)
     command = ScaleService(service.id, decode(ScaleRequest, data).replicas)
-    return await _changed(context, request, data, command)
+    return await _changed(context, request, data, command, service)
 
 
 @router.operation(
@@ -254,17 +259,25 @@ async def scale_service(context: Context, request: Request) -> Response:
 async def delete_service(context: Context, request: Request) -> Response:
     """Stop all replicas; the service is deleted with the last of them."""
     context.parse_query(request)
-    service = _named(context, request)
+    service = await _named(context, request)
     outcome = await context.service.apply(DeleteService(service.id), request.caller)
     # A repeated request changes nothing and has no service in its outcome.
-    return json_response(_form(context, outcome.service or service))
+    ended = await _ended(context, service)
+    return json_response(_form(context, outcome.service or service, ended))
 
 
 async def _changed(
-    context: Context, request: Request, data: bytes, command: ServiceCommand, *, status: int = 200
+    context: Context,
+    request: Request,
+    data: bytes,
+    command: ServiceCommand,
+    *services: Service,
+    status: int = 200,
 ) -> Response:
+    ended = await _ended(context, *services)
+
     def render(outcome: Outcome) -> Response:
-        return json_response(_form(context, _made(outcome)), status=status)
+        return json_response(_form(context, _made(outcome), ended), status=status)
 
     return await context.idempotency.run_once(request, data, command, render)
 
@@ -275,15 +288,24 @@ def _made(outcome: Outcome) -> Service:
     return outcome.service
 
 
-def _seen(context: Context, request: Request) -> list[Service]:
-    services = context.service.store.services()
+async def _seen(context: Context, request: Request) -> list[Service]:
+    services = await asyncio.to_thread(context.service.store.services)
     return [s for s in services if request.caller.may_see(s.user, s.tenant)]
 
 
-def _named(context: Context, request: Request) -> Service:
+async def _ended(context: Context, *services: Service) -> dict[str, JobRow]:
+    """Read the jobs of replicas that have ended and say nothing themselves."""
+    store, jobs = context.service.store, context.state.jobs
+    replicas = [replica for service in services for replica in service.members]
+    ids = [one.job_id for one in replicas if not one.detail and one.job_id not in jobs]
+    rows = await asyncio.to_thread(lambda: [store.job(job_id) for job_id in ids]) if ids else []
+    return {row.job.id: row for row in rows if row is not None}
+
+
+async def _named(context: Context, request: Request) -> Service:
     """Return the service in the path, by id or name."""
     wanted = request.params["service"]
-    seen = _seen(context, request)
+    seen = await _seen(context, request)
     matches = [s for s in seen if s.id == wanted] or [s for s in seen if s.name == wanted]
     if not matches:
         raise UnknownThing(f"service '{wanted}' is not known; 'tgpu service list' shows yours")
@@ -318,7 +340,7 @@ def _node_of(state: ControlState, replica: Replica) -> Node | None:
     return state.cluster.index.resources(running.running.allocation.placements[0].node_id).node
 
 
-def _form(context: Context, service: Service) -> ServiceForm:
+def _form(context: Context, service: Service, ended: Mapping[str, JobRow]) -> ServiceForm:
     state = context.state
     job = service.job
     return form_of(
@@ -344,7 +366,7 @@ def _form(context: Context, service: Service) -> ServiceForm:
         made_at=write_time(service.made_ms),
         changed_at=write_time(service.changed_ms),
         members=[
-            _replica(context, service, replica)
+            _replica(context, service, replica, ended)
             for replica in sorted(service.members, key=lambda r: (r.index, r.job_id))
         ],
     )
@@ -370,13 +392,13 @@ def shown_state(state: ControlState, service: Service) -> str:
     return "failing" if any(t and t.failures >= FAILING_AFTER for t in tasks) else "starting"
 
 
-def _detail(context: Context, replica: Replica) -> str:
+def _detail(context: Context, replica: Replica, ended: Mapping[str, JobRow]) -> str:
     """Return the detail of a replica: its probe's message, why it waits, or how it ended."""
     if replica.detail:
         return replica.detail
     if replica.job_id in context.state.jobs:
         return describe_reason(context.explainer.reason(replica.job_id))[1]
-    row = context.service.store.job(replica.job_id)
+    row = ended.get(replica.job_id)
     if row is None:
         return ""
     if row.signal is not None:
@@ -384,7 +406,9 @@ def _detail(context: Context, replica: Replica) -> str:
     return row.reason or ("" if row.exit_code is None else f"ended with exit code {row.exit_code}")
 
 
-def _replica(context: Context, service: Service, replica: Replica) -> ReplicaForm:
+def _replica(
+    context: Context, service: Service, replica: Replica, ended: Mapping[str, JobRow]
+) -> ReplicaForm:
     state = context.state
     record = state.jobs.get(replica.job_id)
     node = _node_of(state, replica)
@@ -398,6 +422,6 @@ def _replica(context: Context, service: Service, replica: Replica) -> ReplicaFor
         is_current=replica.generation == service.generation,
         node="" if node is None else node.id,
         host="" if node is None else host_of(node),
-        detail=_detail(context, replica),
+        detail=_detail(context, replica, ended),
         since=write_time(replica.since_ms),
     )

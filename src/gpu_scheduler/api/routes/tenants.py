@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -145,7 +146,7 @@ async def create_tenant(context: Context, request: Request) -> Response:
     body = decode(TenantRequest, data)
     # A new id depends on the existing ones, so only one request may choose at a time.
     async with context.choosing_ids:
-        tenant_id = _new_id(context, body.name) if body.id is msgspec.UNSET else body.id
+        tenant_id = await _new_id(context, body.name) if body.id is msgspec.UNSET else body.id
         check_name(tenant_id, "the id of a tenant")
         tenant = read_tenant(body, Tenant(id=tenant_id))
 
@@ -161,7 +162,7 @@ async def create_tenant(context: Context, request: Request) -> Response:
 async def list_tenants(context: Context, request: Request) -> Response:
     """List your tenants (admins: all) with their current allocations."""
     context.parse_query(request)
-    seen = [tenant for tenant in _all(context) if _may_see(request.caller, tenant)]
+    seen = [tenant for tenant in await _all(context) if _may_see(request.caller, tenant)]
     return json_response(TenantList([_form(context, tenant) for tenant in seen]))
 
 
@@ -169,7 +170,7 @@ async def list_tenants(context: Context, request: Request) -> Response:
 async def get_tenant(context: Context, request: Request) -> Response:
     """One tenant, by id or name."""
     context.parse_query(request)
-    return json_response(_form(context, _named(context, request)))
+    return json_response(_form(context, await _named(context, request)))
 
 
 @router.operation("PUT", "/tenants/{tenant_id}", name="put_tenant", **_UPDATE)
@@ -179,8 +180,8 @@ async def update_tenant(context: Context, request: Request) -> Response:
     expect_admin(request.caller, "change a tenant")
     patch = await request.read_json(TenantPatch, context.settings.bounds.body_bytes)
     async with context.choosing_ids:
-        tenant = read_tenant(patch, _named(context, request))
-        _check_name(context, tenant)
+        tenant = read_tenant(patch, await _named(context, request))
+        await _check_name(context, tenant)
         await context.service.apply(SetTenant(tenant), request.caller)
     form = _form(context, tenant)
     form.warnings = list(_undone_by_restart(context, tenant.id, patch))
@@ -192,7 +193,7 @@ async def delete_tenant(context: Context, request: Request) -> Response:
     """Remove a tenant that has no jobs and no reservations (for admins)."""
     expect_admin(request.caller, "remove a tenant")
     context.parse_query(request)
-    tenant = _named(context, request)
+    tenant = await _named(context, request)
     if tenant.id == DEFAULT_TENANT:
         raise WrongState(f"tenant '{DEFAULT_TENANT}' always exists; it can be changed only")
     await context.service.apply(RemoveTenant(tenant.id), request.caller)
@@ -219,16 +220,16 @@ def _undone_by_restart(context: Context, tenant_id: str, patch: TenantPatch) -> 
                 )
 
 
-def _all(context: Context) -> list[Tenant]:
-    tenants = context.service.store.tenants()
+async def _all(context: Context) -> list[Tenant]:
+    tenants = await asyncio.to_thread(context.service.store.tenants)
     if all(tenant.id != DEFAULT_TENANT for tenant in tenants):
         tenants = [Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT), *tenants]
     return tenants
 
 
-def _named(context: Context, request: Request) -> Tenant:
+async def _named(context: Context, request: Request) -> Tenant:
     tenant_id = context.resolve_tenant(request.params["tenant_id"])
-    for tenant in _all(context):
+    for tenant in await _all(context):
         if tenant.id == tenant_id and _may_see(request.caller, tenant):
             return tenant
     raise context.unknown_tenant(request.params["tenant_id"])
@@ -238,13 +239,14 @@ def _may_see(caller: Caller, tenant: Tenant) -> bool:
     return caller.is_admin or tenant.id in caller.tenants
 
 
-def _new_id(context: Context, name: str) -> str:
+async def _new_id(context: Context, name: str) -> str:
     """Return the name if it is a valid id, so that a tenant has one name; else a numbered id.
 
     Never an id with recorded usage: the old tenant's bills are not this one's.
     """
     store = context.service.store
-    names = {tenant.id for tenant in store.tenants()} | {row.tenant for row in store.usage()}
+    tenants, usage = await asyncio.to_thread(lambda: (store.tenants(), store.usage()))
+    names = {tenant.id for tenant in tenants} | {row.tenant for row in usage}
     if re.fullmatch(TENANT_ID, name) and len(name) <= MAX_ID and name not in names:
         return name
     numbers = [
@@ -255,17 +257,17 @@ def _new_id(context: Context, name: str) -> str:
     return f"{PREFIX}{max(numbers, default=0) + 1}"
 
 
-def _check_free(context: Context, tenant: Tenant) -> None:
-    if any(other.id == tenant.id for other in _all(context)):
+async def _check_free(context: Context, tenant: Tenant) -> None:
+    if any(other.id == tenant.id for other in await _all(context)):
         raise AlreadyExists(
             f"tenant id '{tenant.id}' is taken; choose another, or change that tenant"
         )
-    _check_name(context, tenant)
+    await _check_name(context, tenant)
 
 
-def _check_name(context: Context, tenant: Tenant) -> None:
+async def _check_name(context: Context, tenant: Tenant) -> None:
     """Reject a name that another tenant has: requests may use names instead of ids."""
-    for other in _all(context):
+    for other in await _all(context):
         if other.id != tenant.id and tenant.name in {other.name, other.id}:
             raise AlreadyExists(
                 f"tenant name '{tenant.name}' is taken by {other.id}; choose another name"

@@ -51,9 +51,9 @@ class TerminalSockets:
         """Attach to a terminal; an error before that is an HTTP response."""
         context, caller = self._context, request.caller
         member = context.parse_query(request, "member").number("member", 0, most=100_000)
-        row, task = context.find_job(request)
+        row, task = await context.find_job(request)
         _check_owner(caller, row.job)
-        node_id, opening = self._target(row, task, member)
+        node_id, opening = await self._target(row, task, member)
         if not opening.uid and caller.user != row.job.user:
             raise Forbidden(
                 f"the terminal of {display_name(row.job.id)} is root's; only root may attach to it"
@@ -67,13 +67,15 @@ class TerminalSockets:
                 await send({"type": "websocket.accept"})
                 await _relay(session, receive, send)
 
-    def _target(self, row: JobRow, task: int | None, member: int) -> tuple[str, pb.TerminalOpen]:
+    async def _target(
+        self, row: JobRow, task: int | None, member: int
+    ) -> tuple[str, pb.TerminalOpen]:
         """Return the node of the terminal, and the request for its agent."""
         name = display_name(row.job.id) if task is None else f"{display_name(row.job.id)}_{task}"
-        launch = self._context.service.store.launch(row.job.id)
+        launch = await asyncio.to_thread(self._context.service.store.launch, row.job.id)
         if launch is None or launch.runner is not Runner.TERMINAL:
             raise WrongState(_without_terminal(name, launch))
-        allocation = self._allocation(row, task)
+        allocation = await self._allocation(row, task)
         if allocation is None:
             raise WrongState(f"{name} is not running; its terminal exists only while it runs")
         for placement in allocation.placements:
@@ -84,10 +86,10 @@ class TerminalSockets:
                 return placement.node_id, opening
         raise UnknownThing(f"{name} has no member {member}")
 
-    def _allocation(self, row: JobRow, task: int | None) -> Allocation | None:
+    async def _allocation(self, row: JobRow, task: int | None) -> Allocation | None:
         if row.job.array is not None and task is None:
             raise InvalidRequest(f"{display_name(row.job.id)} is an array; name a task, as in 12_4")
-        attempt = last_attempt(self._context.service.store, row, task)
+        attempt = await asyncio.to_thread(last_attempt, self._context.service.store, row, task)
         name = attempt_id(row.job.id, task, attempt)
         running = self._context.state.cluster.running.get(name)
         return None if running is None else running.running.allocation
