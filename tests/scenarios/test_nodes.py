@@ -7,6 +7,7 @@ from gpu_scheduler.control.messages import (
     SetNode,
     Uncordon,
 )
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import NodeState
 from tests.builders import HOUR, a_cluster, a_job, a_node
@@ -92,6 +93,20 @@ def test_node_that_cannot_start_jobs_is_excluded_until_it_can() -> None:
     assert lab.running() == ["j1", "j2"]
     kinds = [event.kind for _, event in lab.store.events(0) if event.kind.startswith("node_")]
     assert kinds[-2:] == ["node_set_aside", "node_uncordoned"]
+
+
+def test_starts_that_fail_on_a_full_disk_neither_lengthen_the_pause_nor_fail_the_job() -> None:
+    """The agent reports the disk before the start that failed for it."""
+    lab = Lab()
+    lab.do(an_agent())
+    lab.submit(a_job(number=1))
+    for _ in range(8):
+        assert lab.running() == ["j1"]
+        lab.do(an_agent("the disk is full"))
+        lab.ends("j1", exit_code=None, ran=False, stopped_by="not_begun", detail="full")
+        lab.at(lab.now_ms + CoreLimits().backoff_ms)
+        assert lab.running() == []
+        lab.do(an_agent())
 
 
 def test_node_closed_by_admin_stays_closed_when_healthy_again() -> None:

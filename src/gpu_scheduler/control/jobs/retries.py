@@ -109,6 +109,8 @@ def _next_state(state: ControlState, end: AttemptEnd) -> JobState:
     if task.stop_why in STATE_AFTER_STOP:
         return STATE_AFTER_STOP[task.stop_why]
     if task.stop_why == NOT_BEGUN and not fact.ran:
+        if _is_node_set_aside(state, end):
+            return JobState.PENDING
         task.misstarts += 1
         is_retried = task.misstarts < state.limits.max_misstarts
         return JobState.PENDING if is_retried else JobState.FAILED
@@ -127,6 +129,18 @@ def _next_state(state: ControlState, end: AttemptEnd) -> JobState:
         task.failures += 1
         return JobState.PENDING
     return JobState.FAILED
+
+
+def _is_node_set_aside(state: ControlState, end: AttemptEnd) -> bool:
+    """Tell whether a node of the attempt reports that no job can start there (a full disk).
+
+    Such a start does not count: the node takes no more work until it is well, and then the job
+    should not wait for a back-off that has grown meanwhile, or have failed.
+    """
+    placements = end.running.allocation.placements
+    nodes = [state.cluster.index.by_id.get(placement.node_id) for placement in placements]
+    closures = [resources.node.closed for resources in nodes if resources is not None]
+    return any(closure is not None and closure.heals for closure in closures)
 
 
 def _next_replica_state(service: Service, end: AttemptEnd) -> JobState:
