@@ -354,6 +354,8 @@ def brisk(policy: Policy) -> Policy:
         by_gpus=old.by_gpus,
         quantum_ms=min(old.quantum_ms, STEP_MS // 2),
         protect_after_ms=min(old.protect_after_ms, 8 * STEP_MS),
+        protect_percent=old.protect_percent,
+        protect_at_latest_ms=min(old.protect_at_latest_ms, 12 * STEP_MS),
         tick_ms=STEP_MS,
     )
     after_ms = min(policy.reserve_after_ms, 8 * STEP_MS)

@@ -77,7 +77,7 @@ def longest_wait_ms(rig: Rig, scenario: Scenario, policy: Policy) -> int:
     span = max(PRIORITIES) - min(PRIORITIES)
     gap_ms = largest_gap_ms(policy.order, span)
     if policy.feedback.protect_after_ms:
-        gap_ms = policy.feedback.protect_after_ms + policy.feedback.quantum_ms
+        gap_ms = policy.feedback.longest_unprotected_ms + policy.feedback.quantum_ms
     submitted = rig.record.submitted
     ahead = sum(1 for at_ms in submitted.values() if at_ms <= submitted["victim"] + gap_ms)
     longest_ms = max(work.run_ms for work in works_)

@@ -6,9 +6,21 @@ import pytest
 
 from gpu_scheduler.control.effects import StopOrder
 from gpu_scheduler.control.messages import Checkpointed, RunCycle
+from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.policy import Feedback
 from gpu_scheduler.model.job import JobState
-from tests.builders import DAY, HOUR, MINUTE, a_cluster, a_job, a_node, a_policy, a_tenant, an_array
+from tests.builders import (
+    DAY,
+    HOUR,
+    MINUTE,
+    a_cluster,
+    a_core,
+    a_job,
+    a_node,
+    a_policy,
+    a_tenant,
+    an_array,
+)
 from tests.scenarios.lab import Lab
 
 CLASS = a_policy(name="fair", fair_ms=0, user_fair_ms=0)
@@ -203,3 +215,47 @@ def test_long_waiting_job_goes_first_and_is_not_preempted() -> None:
     assert lab.running() == ["j2"], "j1 has waited as long by now, and j2 is left in peace"
     lab.ends("j2")
     assert lab.running() == ["j1"]
+
+
+def test_protected_jobs_hold_no_more_than_their_share_until_jobs_have_waited_longest() -> None:
+    feedback = Feedback(
+        protect_after_ms=2 * HOUR,
+        protect_percent=50,
+        protect_at_latest_ms=5 * HOUR,
+        quantum_ms=MINUTE,
+    )
+    lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="feedback", feedback=feedback))
+    running = [a_job(number=number, estimate_ms=DAY) for number in range(1, 5)]
+    lab.submit(*running, *(a_job(number=number, estimate_ms=DAY) for number in range(5, 9)))
+    lab.at(4 * HOUR)
+    assert sorted(set(lab.running()) & {"j5", "j6", "j7", "j8"}) == ["j5", "j6"]
+    lab.at(5 * HOUR + MINUTE)
+    assert sorted(lab.running()) == ["j5", "j6", "j7", "j8"]
+
+
+def test_share_of_protected_jobs_is_kept_after_a_restart() -> None:
+    feedback = Feedback(
+        protect_after_ms=2 * HOUR,
+        protect_percent=50,
+        protect_at_latest_ms=50 * HOUR,
+        quantum_ms=MINUTE,
+    )
+    lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="feedback", feedback=feedback))
+    lab.submit(*(a_job(number=number, estimate_ms=DAY) for number in range(1, 9)))
+    lab.at(3 * HOUR)
+    assert len(lab.core.state.protected) == 2
+    lab.core = a_core(nodes=[a_node(gpus=4)], policy=lab.core.state.policy)
+    restore(lab.core.state, lab.store, lab.now_ms)
+    lab.at(4 * HOUR)
+    assert len(lab.core.state.protected) == 2
+
+
+def test_wide_job_is_protected_when_no_other_job_is() -> None:
+    feedback = Feedback(
+        protect_after_ms=2 * HOUR, protect_percent=25, protect_at_latest_ms=50 * HOUR
+    )
+    lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="feedback", feedback=feedback))
+    lab.submit(*(a_job(number=number, estimate_ms=DAY) for number in range(1, 5)))
+    lab.submit(a_job(number=5, gpus=4, estimate_ms=DAY))
+    lab.at(2 * HOUR + MINUTE)
+    assert lab.running() == ["j5"]

@@ -18,6 +18,8 @@ from tests.simulation.golden import (
 pytestmark = [needs_traces, pytest.mark.slow]
 TIRESIAS_JCT_S = 14_700
 TIRESIAS_P999_S = 195_846
+MOST_JCT_S, MOST_P999_S = 13_000, 150_000
+"""What `feedback` may take at the most."""
 
 
 @pytest.mark.parametrize("policy", ["fifo", "sjf"])
@@ -47,10 +49,10 @@ def test_preemptive_preset_beats_tiresias_in_mean_and_tail() -> None:
     run = run_policy(venus(), preset("feedback"))
     measures = shown(run)
     check_run("venus-feedback", run, measures)
-    assert measures.jct.mean_s < 13_500 < TIRESIAS_JCT_S
-    assert measures.wait.p999_s < TIRESIAS_P999_S
+    assert measures.jct.mean_s < MOST_JCT_S < TIRESIAS_JCT_S
+    assert measures.wait.p999_s < MOST_P999_S < TIRESIAS_P999_S
     feedback = preset("feedback").feedback
-    assert_waits_within_bound(run, feedback.protect_after_ms + feedback.quantum_ms)
+    assert_waits_within_bound(run, feedback.longest_unprotected_ms + feedback.quantum_ms)
 
 
 def assert_waits_within_bound(run: Run, gap_ms: int) -> None:

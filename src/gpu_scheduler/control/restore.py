@@ -330,6 +330,8 @@ def _restore_record(state: ControlState, row: JobRow, store: Store, now_ms: int)
     if job.array is not None:
         waiting = len(record.pending.union(record.paused))
     state.count_queued(job, waiting)
+    if row.protected:
+        state.protected[job.id] = None
     only = record.only_task
     if only is not None and only.resume_ms:
         record.wait_on(BACKOFF, paused_until(only.resume_ms))

@@ -169,6 +169,8 @@ class ControlState:
         self.dependents: dict[str, dict[str, None]] = {}
         """Jobs that wait for the end of a job."""
         self.ended: OrderedDict[str, EndedJob] = OrderedDict()
+        self.protected: dict[str, None] = {}
+        """Jobs that have waited so long that they go first; some may have ended."""
         self.unplaced: dict[str, None] = {}
         """Jobs for which no suitable node has been found yet."""
         self.container_phases: dict[str, dict[int, tuple[str, str]]] = {}

@@ -85,15 +85,24 @@ class Feedback:
     """Levels of attained service: a job sinks one level at each threshold and never rises.
 
     A waiting job may stop a running one only of a strictly lower level, and only after
-    `quantum_ms` of running. A job that has waited `protect_after_ms` in all is protected from then
-    on: it goes first, may stop all jobs that are not protected, and is not stopped.
+    `quantum_ms` of running. A job that has waited `protect_after_ms` in all becomes protected: it
+    goes first, may stop all jobs that are not protected, and is not stopped. While protected jobs
+    hold or ask for `protect_percent` of all GPUs, no further job becomes protected until it has
+    waited `protect_at_latest_ms`: a queue in which all wait long keeps its short jobs moving.
     """
 
     thresholds_ms: tuple[int, ...] = ()
     by_gpus: bool = True
     quantum_ms: int = 0
     protect_after_ms: int = 0
+    protect_percent: int = 100
+    protect_at_latest_ms: int = 0
     tick_ms: int = MINUTE_MS
+
+    @property
+    def longest_unprotected_ms(self) -> int:
+        """The wait after which every job is protected; 0 if jobs never are."""
+        return max(self.protect_after_ms, self.protect_at_latest_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,13 +81,15 @@ PRESETS: dict[str, Policy] = {
         Policy(
             name="feedback",
             order=_BY_SUBMISSION,
-            reserve_after_ms=100_000_000,
+            reserve_after_ms=DAY_MS,
             preemption=Preemption.FEEDBACK,
             feedback=Feedback(
-                thresholds_ms=(1_500_000,),
+                thresholds_ms=(1_000_000, 10_000_000, 100_000_000),
                 by_gpus=False,
                 quantum_ms=300_000,
-                protect_after_ms=100_000_000,
+                protect_after_ms=DAY_MS,
+                protect_percent=25,
+                protect_at_latest_ms=5 * DAY_MS,
                 tick_ms=300_000,
             ),
             remainder_on_freest=True,

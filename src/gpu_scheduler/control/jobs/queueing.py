@@ -149,13 +149,36 @@ def resume(
 
 
 def protect(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
-    """Give a job that has waited long enough precedence over others."""
+    """Give a job that has waited long enough precedence, or try again at the next tick.
+
+    Protected jobs together keep to the share of the GPUs that the policy gives them, but for jobs
+    that have waited longest of all, and the first one.
+    """
     entry = state.cluster.queue.entries.get(record.job.number)
-    if entry is None or entry.waiting.waited_at(now_ms) < state.policy.feedback.protect_after_ms:
+    feedback = state.policy.feedback
+    waited_ms = 0 if entry is None else entry.waiting.waited_at(now_ms)
+    if entry is None or waited_ms < feedback.protect_after_ms:
         return
+    if waited_ms < feedback.protect_at_latest_ms:
+        protected_milli = _protected_gpu_milli(state)
+        total_milli = protected_milli + record.job.gpu_milli
+        if protected_milli and 100 * total_milli > feedback.protect_percent * (
+            state.cluster.total_gpu_milli
+        ):
+            left_ms = feedback.protect_at_latest_ms - waited_ms
+            state.set_timer(now_ms + min(feedback.tick_ms, left_ms), PROTECT, record.job.id)
+            return
     record.task(None).protected = True
+    state.protected[record.job.id] = None
     leave_queue(state, record, now_ms)
     enqueue_if_ready(state, record, now_ms, outcome)
+
+
+def _protected_gpu_milli(state: ControlState) -> int:
+    """The GPUs that protected jobs hold or wait for; jobs that have ended are forgotten."""
+    for job_id in [job_id for job_id in state.protected if job_id not in state.jobs]:
+        del state.protected[job_id]
+    return sum(state.jobs[job_id].job.gpu_milli for job_id in state.protected)
 
 
 def set_protect_timer(state: ControlState, record: JobRecord, now_ms: int) -> None:
