@@ -33,6 +33,7 @@ MEASURES = {
     "idle": "benchmarks.idle",
     "monitoring": "benchmarks.monitoring",
     "top": "benchmarks.top",
+    "dashboard": "benchmarks.dashboard",
     "heartbeats": "benchmarks.heartbeats",
     "throughput": "benchmarks.throughput",
     "failover": "benchmarks.failover",
