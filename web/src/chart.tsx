@@ -21,6 +21,7 @@ interface Drawn {
   until?: number;
 }
 
+const LEAST_SECONDS = 60;
 const COLOURS = ["--bar", "--other", "--good", "--bad", "--wait", "--muted"];
 
 export function TimeChart({ label, seconds, series, unit, height = 200, steps = false, until }: Drawn): JSX.Element {
@@ -98,7 +99,11 @@ function options(series: Series[], unit: string, width: number, height: number, 
       })),
     ],
     axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => String(Number(tick.toPrecision(3)))) }],
-    scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] } },
+    scales: {
+      // One point has no width of its own.
+      x: { range: (_, low, high) => [low ?? 0, Math.max(high ?? 0, (low ?? 0) + LEAST_SECONDS)] },
+      y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] },
+    },
     cursor: { points: { size: 6 } },
   };
 }

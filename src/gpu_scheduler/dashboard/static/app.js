@@ -6743,6 +6743,7 @@ uPlot.sync = _sync;
 }
 
 // src/chart.tsx
+var LEAST_SECONDS = 60;
 var COLOURS2 = ["--bar", "--other", "--good", "--bad", "--wait", "--muted"];
 function TimeChart({ label, seconds, series, unit, height = 200, steps = false, until: until2 }) {
   const place2 = A2(null);
@@ -6815,7 +6816,11 @@ function options(series, unit, width, height, steps) {
       }))
     ],
     axes: [axis, { ...axis, size: 56, values: (_6, ticks2) => ticks2.map((tick) => String(Number(tick.toPrecision(3)))) }],
-    scales: { y: { range: (_6, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] } },
+    scales: {
+      // One point has no width of its own.
+      x: { range: (_6, low, high) => [low ?? 0, Math.max(high ?? 0, (low ?? 0) + LEAST_SECONDS)] },
+      y: { range: (_6, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] }
+    },
     cursor: { points: { size: 6 } }
   };
 }
