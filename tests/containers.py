@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-from gpu_scheduler.agent.runners.container import NO_INIT, ContainerRunner, podman_init
+from gpu_scheduler.agent.cgroups import controllers_for_root
+from gpu_scheduler.agent.runners.container import NO_CGROUPS, NO_INIT, ContainerRunner, podman_init
 from tests import linux_accounts
 
 TOOLS = "sh echo sleep env id cat kill setsid pwd touch test ls ln rm mkdir wc"
@@ -30,6 +31,8 @@ def why_no_containers() -> str:
     engine = ContainerRunner()
     if not engine.engine or not engine.is_podman:
         return "podman is not installed"
+    if controllers_for_root() is None:
+        return NO_CGROUPS
     return "" if podman_init() else NO_INIT
 
 

@@ -366,10 +366,14 @@ def own_groups(text: str) -> dict[str, str]:
     return found
 
 
-def has_memory_groups() -> bool:
-    """Tell whether a container engine of root can limit memory on this host."""
-    found = mounts(read("/proc/self/mountinfo"))
-    return "memory" in found.v1 or "memory" in read(f"{found.v2}/cgroup.controllers").split()
+def controllers_for_root() -> frozenset[str] | None:
+    """The controllers that a container engine of root can use; None without control groups."""
+    mountinfo = read("/proc/self/mountinfo")
+    if " - cgroup" not in mountinfo:
+        return None
+    found = mounts(mountinfo)
+    v2 = read(f"{found.v2}/cgroup.controllers").split() if found.v2 else []
+    return frozenset((*found.v1, *v2))
 
 
 def kernel_process_limit() -> int:

@@ -35,7 +35,7 @@ SYSTEM = ("/usr", "/bin", "/sbin")
 INTERPRETERS = frozenset(
     ("python", "bash", "sh", "dash", "zsh", "ksh", "perl", "Rscript", "julia", "node", "ruby")
 )
-LOADER_PREFIXES = ("LD_", "BASH_FUNC_")
+LOADER_PREFIXES = ("LD_", "BASH_FUNC_", "LUA_")
 LOADER_NAMES = frozenset(
     (
         *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONBREAKPOINT"),
@@ -47,6 +47,9 @@ LOADER_NAMES = frozenset(
         *("JULIA_LOAD_PATH", "JULIA_DEPOT_PATH", "JULIA_PROJECT", "JULIA_BINDIR"),
         *("PYTHONPYCACHEPREFIX", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
         *("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "OCL_ICD_VENDORS", "OCL_ICD_FILENAMES"),
+        *("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"),
+        *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH"),
+        *("DOTNET_STARTUP_HOOKS", "GUILE_LOAD_PATH", "TCLLIBPATH", "PHPRC", "PHP_INI_SCAN_DIR"),
     )
 )
 """Variables that make a program load other code."""
@@ -244,7 +247,8 @@ class ScriptRule:
     def check(self, launch: Launch, captured: Mapping[str, str] | None) -> Launch:
         """Reject a launch, or return it as it may run.
 
-        It has the absolute path of its conda environment and the `WITHOUT_START_FILES`.
+        It has the absolute path of its conda environment, the `WITHOUT_START_FILES`, and a PATH of
+        trusted directories: `#!/usr/bin/env python3` and a script's own commands are found there.
 
         `captured` is None also if an earlier job of the request brought the same environment.
         """
@@ -270,7 +274,9 @@ class ScriptRule:
             # The environment's programs come first, then those of the system.
             search = f"{launch.conda}/bin:{PLAIN_PATH}:{search}"
         self._check_program(launch, self._find_program(launch, launch.argv[0], search))
-        own = dict(launch.environment) | dict(WITHOUT_START_FILES)
+        trusted = filter(self._is_trusted_list, environment.get("PATH", "").split(":"))
+        path = ":".join(filter(None, trusted)) or PLAIN_PATH
+        own = dict(launch.environment) | {"PATH": path} | dict(WITHOUT_START_FILES)
         return replace(launch, environment=tuple(own.items()))
 
     def _check_program(self, launch: Launch, program: str) -> None:

@@ -205,6 +205,9 @@ def test_library_paths_may_name_only_trusted_directories(
         ("PYTHONWARNINGS", "ignore::DeprecationWarning,default:::some.module", True),
         ("PYTHONWARNINGS", "ignore", True),
         ("PYTHONUNBUFFERED", "1", True),
+        ("JAVA_TOOL_OPTIONS", "-javaagent:@/home/evil.jar", False),
+        ("LUA_INIT_5_4", "@@/home/evil.lua", False),
+        ("NCCL_NET_PLUGIN", "@/home/evil.so", False),
     ],
 )
 def test_variables_that_load_other_code_are_rejected(
@@ -282,6 +285,35 @@ def test_site_whose_default_runner_is_screen_accepts_it_for_allowed_programs(sit
     strict.check(Submit(a_job(), launch))
     with pytest.raises(Forbidden, match=r"on a terminal \(tmux\)"):
         strict.check(Submit(a_job(), replace(launch, runner=Runner.TMUX)))
+
+
+def test_allowed_script_finds_no_program_of_its_user(site: Path) -> None:
+    """A shebang with `env`, and the commands of a shell script, search the PATH."""
+    script = site / "allowed/run"
+    script.write_text("#!/usr/bin/env python\n")
+    (site / "home/python").write_text("#!/bin/sh\necho attack\n")
+    (site / "allowed/bin/python").unlink()
+    (site / "allowed/bin/python").write_text("#!/bin/sh\necho site\n")
+    (site / "allowed/bin/python").chmod(0o755)
+    path = f"{site}/home::.:{site}/later/bin:{site}/allowed/bin:/usr/bin:/bin"
+    strict = rules(allowed_script_paths=(str(site / "allowed"),))
+
+    def run(path: str) -> str:
+        environment = {"PATH": path}
+        return subprocess.run(
+            [script], env=environment, cwd=site / "home", capture_output=True, text=True, check=True
+        ).stdout
+
+    assert run(path) == "attack\n", "the attack works without the rule"
+    for launch, row in (
+        (Launch(argv=(str(script),), environment=(("PATH", path),)), None),
+        (Launch(argv=(str(script),), captured="c"), EnvironmentRow("c", (("PATH", path),))),
+    ):
+        allowed = strict.check(Submit(a_job(), launch, row)).launch
+        assert allowed is not None
+        found = dict(allowed.environment)["PATH"]
+        assert found == f"{site}/allowed/bin:/usr/bin:/bin"
+        assert run(found) == "site\n"
 
 
 def test_allowed_job_runs_no_start_up_file_of_its_home(site: Path) -> None:

@@ -23,7 +23,7 @@ import zlib
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from gpu_scheduler.agent.cgroups import has_memory_groups
+from gpu_scheduler.agent.cgroups import controllers_for_root
 from gpu_scheduler.agent.launcher_protocol import (
     Work,
     WorkDevice,
@@ -72,6 +72,9 @@ NO_PODMAN = (
     "agent.container_engine_user to root"
 )
 NO_INIT = "podman has no init on this node, so signals would not reach a job; install catatonit"
+NO_CGROUPS = (
+    "no control groups are mounted on this node, without which podman's runtimes run no container"
+)
 BAD_ANSWER = "the container engine's answer cannot be parsed, so the exit code is unknown"
 
 
@@ -99,6 +102,13 @@ def podman_init() -> tuple[str, ...]:
     return ("--init", "--init-path", found) if found else ()
 
 
+def _podman_problem() -> str:
+    """Why podman runs no container on this node; "" if it does."""
+    if not podman_init():
+        return NO_INIT
+    return NO_CGROUPS if controllers_for_root() is None else ""
+
+
 class ContainerRunner(Runner):
     """Podman as the job's user; as root docker where its engine can be reached, else podman."""
 
@@ -114,8 +124,8 @@ class ContainerRunner(Runner):
             return "there is no container engine on this node; install podman or docker"
         if is_rootless and not self.podman:
             return NO_PODMAN
-        if (is_rootless or self.is_podman) and not podman_init():
-            return NO_INIT
+        if (is_rootless or self.is_podman) and (problem := _podman_problem()):
+            return problem
         if is_rootless and not work.scratch_dir:
             return "a container needs a scratch directory"
         if not work.image:
@@ -250,14 +260,17 @@ class ContainerRunner(Runner):
 
     def _limits(self, work: Work) -> tuple[str, ...]:
         found: list[str] = []
+        controllers = controllers_for_root()
         if work.cpu_milli:
             found += ["--cpus", f"{work.cpu_milli / 1000:.3f}"]
         if work.cpus:
             found += ["--cpuset-cpus", ",".join(map(str, work.cpus))]
-        if work.memory_mb or (work.default_memory_mb and has_memory_groups()):
+        if work.memory_mb or (work.default_memory_mb and "memory" in (controllers or ())):
             limit = f"{memory_limit_mb(work)}m"
             found += ["--memory", limit, "--memory-swap", limit]
-        if work.max_processes:
+        if self.is_podman and controllers is not None and "pids" not in controllers:
+            found += ["--pids-limit", "0"]  # podman's own default would fail
+        elif work.max_processes:
             found += ["--pids-limit", str(work.max_processes)]
         return (*found, *_ulimits())
 

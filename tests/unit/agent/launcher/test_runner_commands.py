@@ -51,7 +51,31 @@ def an_engine(path: str, monkeypatch: pytest.MonkeyPatch) -> ContainerRunner:
     monkeypatch.setattr(container, "_PODMAN_INITS", ("/",))
     monkeypatch.setattr(container, "_podman", lambda: ("/usr/bin/podman", "--runtime", "runc"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(container, "controllers_for_root", lambda: ALL_CONTROLLERS)
     return ContainerRunner()
+
+
+ALL_CONTROLLERS = frozenset(("cpu", "memory", "pids", "devices"))
+
+
+def test_podman_of_root_sets_no_process_limit_where_host_counts_no_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It fails with every other number, also with its own default."""
+    engine = an_engine("/usr/bin/podman", monkeypatch)
+    assert ("--pids-limit", "64") in pairs(engine.command(WORK, {}).argv)
+    monkeypatch.setattr(container, "controllers_for_root", lambda: ALL_CONTROLLERS - {"pids"})
+    assert ("--pids-limit", "0") in pairs(engine.command(WORK, {}).argv)
+
+
+def test_podman_is_not_used_without_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its runtimes, runc and crun, refuse to run there. Docker's engine may be elsewhere."""
+    engine = an_engine("/usr/bin/podman", monkeypatch)
+    monkeypatch.setattr(container, "controllers_for_root", lambda: None)
+    assert "no control groups" in engine.missing(WORK)
+    docker = an_engine("/usr/bin/docker", monkeypatch)
+    monkeypatch.setattr(container, "controllers_for_root", lambda: None)
+    assert docker.missing(replace(WORK, uid=0)) == ""
 
 
 def pairs(argv: tuple[str, ...]) -> set[tuple[str, str]]:
@@ -65,9 +89,11 @@ def pairs(argv: tuple[str, ...]) -> set[tuple[str, str]]:
 def test_container_without_memory_request_gets_the_default_of_the_node(
     own: int, has_groups: bool, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(container, "has_memory_groups", lambda: has_groups)
+    engine = an_engine("/usr/bin/docker", monkeypatch)
+    found = ALL_CONTROLLERS if has_groups else ALL_CONTROLLERS - {"memory"}
+    monkeypatch.setattr(container, "controllers_for_root", lambda: found)
     work = replace(WORK, memory_mb=own, default_memory_mb=0 if own else 512)
-    told = dict(pairs(an_engine("/usr/bin/docker", monkeypatch).command(work, {}).argv))
+    told = dict(pairs(engine.command(work, {}).argv))
     assert (told.get("--memory", ""), told.get("--memory-swap", "")) == (limit, limit)
 
 
