@@ -904,3 +904,20 @@ def other_boot(data: bytes, boot: str) -> bytes:
         body = text.partition(b" ")[2].replace(boot.encode(), b"another-boot")
         lines.append(b"%08x %b\n" % (zlib.crc32(body), body))
     return b"".join(lines)
+
+
+def test_variables_of_users_reach_no_hook(tmp_path: Path) -> None:
+    """One that is too long made the prolog fail, which drains the node."""
+    seen = tmp_path / "seen"
+    long = {"TGPU_X": "a" * (128 << 10), "TGPU_SERVER": "/mine", "TGPU_ATTEMPT": "1"}
+
+    async def scenario(rig: Rig) -> None:
+        prolog = ("sh", "-c", f"env >{seen}")
+        over = await rig.run(rig.work("job-1.1", "true", environment=long, prolog=prolog))
+        assert (over.prolog_failed, over.ran) == ("", False)
+        assert "too long" in over.detail
+        names = {line.partition("=")[0] for line in seen.read_text().splitlines()}
+        assert "TGPU_ATTEMPT" in names
+        assert not {"TGPU_X", "TGPU_SERVER"} & names
+
+    with_launcher(scenario)

@@ -20,8 +20,16 @@ from gpu_scheduler.agent.launcher_protocol import (
 )
 from gpu_scheduler.agent.runners.interface import Ending, Runner
 
-_LAUNCHER_MARKS = ("TGPU_LAUNCHER", "TGPU_HELPER")
-_HOOK_VARIABLES = ("TGPU_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_HOOK_VARIABLES = frozenset(
+    {
+        *("TGPU_JOB_NUMBER", "TGPU_ATTEMPT", "TGPU_ARRAY_INDEX", "TGPU_SERVICE_PORT"),
+        *("TGPU_CHECKPOINT_FILE", "TGPU_STOP_FILE", "TGPU_GPU_SHARE", "TGPU_GPU_SHARING"),
+        *("TGPU_NODELIST", "TGPU_HOSTFILE", "TGPU_MACHINEFILE"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
+    }
+)
+"""The variables that the agent sets and takes from no submitter: hooks run as root, and fail with
+a variable that is too long."""
 
 
 class Phase(enum.Enum):
@@ -193,12 +201,8 @@ def journal_work(work: Work) -> Message:
 
 
 def hook_environment(work: Work) -> dict[str, str]:
-    """The job's variables for prolog and epilog."""
-    variables = {
-        name: value
-        for name, value in work.environment.items()
-        if name.startswith(_HOOK_VARIABLES) and name not in _LAUNCHER_MARKS
-    }
+    """The job's variables for prolog and epilog; none that its user chose."""
+    variables = {name: value for name, value in work.environment.items() if name in _HOOK_VARIABLES}
     variables.update(
         TGPU_ALLOCATION_ID=work.allocation_id,
         TGPU_MEMBER=str(work.member),
