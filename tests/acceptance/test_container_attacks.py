@@ -275,6 +275,18 @@ def test_container_stays_within_limits_of_its_job(mallory: LinuxAccount) -> None
     with_launcher(scenario)
 
 
+def test_container_runs_within_process_limit_of_its_user(mallory: LinuxAccount) -> None:
+    """Podman asked for more processes than its user may have, and every container failed."""
+
+    async def scenario(rig: Rig) -> None:
+        work = work_of(rig, mallory, "user", "cat /proc/self/limits", max_user_processes=900)
+        assert (await rig.run(work)).exit_code == 0, rig.log(work)
+        limits = [line.split() for line in rig.log(work).splitlines()]
+        assert ["Max", "processes", "900", "900", "processes"] in limits
+
+    with_launcher(scenario)
+
+
 @pytest.mark.parametrize("engine_user", ["job", "root"])
 def test_container_gets_gpu_by_specification_of_vendor_and_no_other(
     mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine_user: str

@@ -182,7 +182,7 @@ class ContainerRunner(Runner):
             *("--security-opt", "no-new-privileges", "--env-file", "/dev/stdin"),
             *_cgroup_options(self.podman),
             *_left_out_note(left_out),
-            *_ulimits(),
+            *_ulimits(work),
             *_mounts(work),
             *_gpus(work),
             *(("--workdir", work.workdir) if work.workdir else ()),
@@ -272,7 +272,7 @@ class ContainerRunner(Runner):
             found += ["--pids-limit", "0"]  # podman's own default would fail
         elif work.max_processes:
             found += ["--pids-limit", str(work.max_processes)]
-        return (*found, *_ulimits())
+        return (*found, *_ulimits(work))
 
 
 def stage_directory(work: Work) -> str:
@@ -468,18 +468,22 @@ def _mounts(work: Work, staged: str = "") -> tuple[str, ...]:
     )
 
 
-def _ulimits() -> tuple[str, ...]:
+def _ulimits(work: Work) -> tuple[str, ...]:
     """Our own limits: the engine's defaults may be more than it is allowed to set.
 
     Podman first lowers its own process limit to the number of pids, so more is not possible either.
+    Podman of the job's user cannot exceed the user's limit of processes.
     """
     highest = {"nofile": 1 << 20, "nproc": _max_pids()}
+    of_user = work.max_user_processes if work.uid else 0
     found: list[str] = []
     for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
         _, hard = resource.getrlimit(number)
-        if hard != resource.RLIM_INFINITY:
-            amount = min(hard, highest[name])
-            found += ["--ulimit", f"{name}={amount}:{amount}"]
+        limits = [] if hard == resource.RLIM_INFINITY else [hard, highest[name]]
+        if of_user and name == "nproc":
+            limits.append(of_user)
+        if limits:
+            found += ["--ulimit", f"{name}={min(limits)}:{min(limits)}"]
     return tuple(found)
 
 
