@@ -127,6 +127,25 @@ def test_repeated_failure_of_one_command_quarantines_no_device() -> None:
     assert not any(device(lab, index).quarantined for index in (0, 1))
 
 
+def test_jobs_of_one_user_quarantine_only_one_device_at_a_time() -> None:
+    lab = Lab(nodes=[], limits=CoreLimits(quarantine_after=4))
+    lab.do(found(gpus=4))
+
+    def bad() -> list[int]:
+        return [index for index in range(4) if device(lab, index).quarantined]
+
+    die_at_once(lab, *[f"exit {number}" for number in range(60)])
+    assert len(bad()) == 1
+    number = lab.core.state.next_number
+    lab.submit(a_job(number=number, gpus=1, user="ben", command=("b",)))
+    lab.ends(f"j{number}", exit_code=1)
+    assert len(bad()) == 2, "another user's job failed there as well"
+    for index in bad():
+        lab.do(ResumeDevice("box", index))
+    die_at_once(lab, *[f"exit {number}" for number in range(60)])
+    assert len(bad()) == 1
+
+
 def test_attempt_that_ran_for_a_while_clears_device_suspicion() -> None:
     lab = Lab(nodes=[], limits=CoreLimits(quarantine_after=4))
     lab.do(found(gpus=2))

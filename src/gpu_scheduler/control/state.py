@@ -198,8 +198,8 @@ class ControlState:
         # Nodes.
         self.fenced: dict[str, set[str]] = {}
         """Dead nodes of allocations that still hold other nodes."""
-        self.early_deaths: dict[tuple[str, int], deque[int]] = {}
-        """Hashes of the commands that failed at once, by device."""
+        self.early_deaths: dict[tuple[str, int], deque[tuple[int, str]]] = {}
+        """Hash of the command and user of the attempts that failed at once, by device."""
         self.pending_reports: dict[str, NodeReported] = {}
         """Reports of nodes where jobs still hold hardware that is gone."""
         self.gpu_meter = GpuMeter()

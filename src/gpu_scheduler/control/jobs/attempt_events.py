@@ -117,7 +117,8 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     inventory.apply_pending_report(state, allocation, now_ms, outcome)
     _drain_after_hook_failure(state, end, now_ms, outcome)
     admin.on_ended(state, allocation, now_ms, outcome)
-    inventory.count_early_death(state, allocation, _early_death(state, end), now_ms, outcome)
+    died = _early_death(state, end)
+    inventory.count_early_death(state, allocation, record.job.user, died, now_ms, outcome)
     # The predictor learns the run time, unless the attempt was stopped from outside.
     goes_on = new_state is JobState.PENDING and end.lost_a_member
     is_no_run = goes_on or task.stop_why or record.job.service or is_prolog_failure

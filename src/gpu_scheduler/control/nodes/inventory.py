@@ -294,13 +294,19 @@ def _resumed(device: Device, now_ms: int) -> Device:
 
 
 def count_early_death(
-    state: ControlState, allocation: Allocation, died: str, now_ms: int, outcome: Outcome
+    state: ControlState,
+    allocation: Allocation,
+    user: str,
+    died: str,
+    now_ms: int,
+    outcome: Outcome,
 ) -> None:
     """Count attempts that failed right after their start, by device.
 
     `died` is the command of such an attempt, otherwise empty. A device is quarantined when its last
     attempts all failed early and belong to several different commands, so that one mistyped command
-    does not cost a device. The last usable device of a node is never quarantined.
+    does not cost a device. The last usable device of a node is never quarantined, and by the jobs
+    of a single user only one device at a time: else a user could take all devices from the others.
     """
     for placement in allocation.placements:
         for share in placement.devices:
@@ -310,10 +316,17 @@ def count_early_death(
                 state.early_deaths.pop(key, None)
                 continue
             deaths = state.early_deaths.setdefault(key, deque(maxlen=limit))
-            deaths.append(hash(died))
-            if len(deaths) >= limit and len(set(deaths)) >= LEAST_COMMANDS:
+            deaths.append((hash(died), user))
+            commands, users = (set(column) for column in zip(*deaths, strict=True))
+            is_enough = len(users) > 1 or not _any_quarantined(state)
+            if len(deaths) >= limit and len(commands) >= LEAST_COMMANDS and is_enough:
                 del state.early_deaths[key]
                 _quarantine(state, placement.node_id, share.index, now_ms, outcome)
+
+
+def _any_quarantined(state: ControlState) -> bool:
+    nodes = (resources.node for resources in state.cluster.index.by_id.values())
+    return any(device.quarantined for node in nodes for device in node.devices)
 
 
 def _quarantine(
