@@ -416,6 +416,9 @@ export interface JobForm {
   time_limit_minutes: number | null;
   placed_members: number | null;
   script: string;
+  expected_start: string | null;
+  expected_start_earliest: string | null;
+  expected_start_latest: string | null;
 }
 
 export interface JobLine {
@@ -825,6 +828,12 @@ export interface PlannedRun {
   end_unknown: boolean;
   depends_on: string[];
   places: PlannedPlace[];
+  expected_start: string | null;
+  expected_start_earliest: string | null;
+  expected_start_latest: string | null;
+  expected_start_limit: string | null;
+  expected_start_after: string | null;
+  expected_start_basis: string;
 }
 
 export type Pool = "batch" | "online";
@@ -1203,6 +1212,11 @@ export interface SupposedJob {
   cost: number | null;
   places: PlannedPlace[];
   effect: Effect | null;
+  expected_start_earliest: string | null;
+  expected_start_latest: string | null;
+  expected_start_limit: string | null;
+  expected_start_after: string | null;
+  expected_start_basis: string;
 }
 
 export interface SupposedQuota {

@@ -28,10 +28,25 @@ export function until(text: string | null | undefined): string {
 
 // "in 40 min to 1 h 10 min": when something should happen, as a range if one is known.
 export function untilRange(text: string | null, earliest: string | null, latest: string | null): string {
-  if (!text || !earliest || !latest) return until(text);
+  if (!text || !earliest || !latest || isNarrow(earliest, latest)) return until(text);
   const [first, last] = [until(earliest), until(latest)];
   if (first === last) return first;
   return last === "now" ? "now" : `${first} to ${last.replace(/^in /, "")}`;
+}
+
+const NARROW_MS = 600_000;
+
+/** A range of expected starts of less than ten minutes is shown as a point. */
+export function isNarrow(earliest: string, latest: string): boolean {
+  return Date.parse(latest) - Date.parse(earliest) < NARROW_MS;
+}
+
+/** The expected start of a job with its range; a narrow one is shown as a point. */
+export function startTime(of: { expected_start?: string | null; expected_start_earliest?: string | null; expected_start_latest?: string | null }): string {
+  const { expected_start: likely, expected_start_earliest: earliest, expected_start_latest: latest } = of;
+  const text = `${time(likely)} (${until(likely)})`;
+  if (!likely || !earliest || !latest || isNarrow(earliest, latest)) return text;
+  return `likely ${text}, 80 % of such jobs start from ${time(earliest)} to ${time(latest)}`;
 }
 
 export function memory(mb: number | null | undefined): string {

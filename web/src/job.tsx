@@ -7,7 +7,7 @@ import { call, useLive } from "./api";
 import type { AttemptForm, Explanation, JobForm, MeasureForm } from "./api-types";
 import { TimeChart } from "./chart";
 import { Code, Facts, JobLink, Problem, State, Table, Who } from "./components";
-import { duration, memory, plural, since, time, trim, until } from "./format";
+import { duration, isNarrow, memory, plural, since, time, trim, until } from "./format";
 import { line } from "./jobfile";
 import { LogView } from "./log";
 
@@ -124,8 +124,8 @@ function Why({ why }: { why: Explanation }): JSX.Element {
         of={[
           ["Place in the queue", why.position],
           ["Expected start", why.expected_start ? `${time(why.expected_start)} (${until(why.expected_start)})` : why.start_unknown ? `unknown: ${why.start_unknown}` : ""],
-          ["Four in five start", why.expected_start_earliest && why.expected_start_latest ? `between ${time(why.expected_start_earliest)} and ${time(why.expected_start_latest)}` : ""],
-          ["After the end of", why.expected_start_after ? <JobLink id={why.expected_start_after} /> : ""],
+          ["Four in five start", why.expected_start_earliest && why.expected_start_latest && !isNarrow(why.expected_start_earliest, why.expected_start_latest) ? `between ${time(why.expected_start_earliest)} and ${time(why.expected_start_latest)}` : ""],
+          ["After the end of", why.expected_start_after ? <span><JobLink id={why.expected_start_after} /> ({why.expected_start_basis})</span> : ""],
           ["At the latest, by time limits", why.expected_start_limit ? time(why.expected_start_limit) : ""],
           ["Expected end", why.expected_end ? time(why.expected_end) : why.end_unknown ? `unknown: ${why.end_unknown}` : ""],
           ["Based on", why.basis],

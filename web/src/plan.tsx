@@ -5,7 +5,7 @@ import { call, useLive } from "./api";
 import type { PlanForm, PlannedRun, ReservationForm } from "./api-types";
 import { Empty, Facts, JobLink, Problem, Table, Who } from "./components";
 import type { Column } from "./components";
-import { count, duration, hue, plural, time, trim, until } from "./format";
+import { count, duration, hue, plural, startTime, time, trim, until } from "./format";
 
 const POLL_MS = 5000;
 const LABEL_PX = 116;
@@ -139,12 +139,15 @@ function Choice({ label, value, of, set, none }: { label: string; value: number;
 }
 
 function Summary({ plan }: { plan: PlanForm }): JSX.Element {
+  const estimates = useLive((signal) => call("GET /report/estimates", { signal }), 300_000, []);
+  const kept = estimates.data?.ranges;
   const running = plan.runs.filter((run) => run.kind === "running").length;
   const figures: [string, string][] = [
     [count(running), running === 1 ? "job runs on these nodes" : "jobs run on these nodes"],
     [count(plan.waiting), plan.waiting === 1 ? "job could start" : "jobs could start"],
     [count(plan.forecast), "of them have an expected start"],
   ];
+  if (kept?.judged && kept.within_percent !== null) figures.push([`${trim(kept.within_percent, 1)} %`, `of ${count(kept.judged)} starts fell into their range of 80 %`]);
   if (plan.reservations.length) figures.push([count(plan.reservations.length), plan.reservations.length === 1 ? "advance reservation" : "advance reservations"]);
   return (
     <ul class="figures">
@@ -196,7 +199,9 @@ function Before({ plan, run }: { plan: PlanForm; run: PlannedRun | null }): JSX.
     <section class="card" aria-label="Before it">
       <Facts
         of={[
-          ["Expected start", `${time(run.start)} (${until(run.start)})`],
+          ["Expected start", run.expected_start ? startTime(run) : `${time(run.start)} (${until(run.start)})`],
+          ["By time limits", run.expected_start_limit ? `${time(run.expected_start_limit)} if all jobs before it use their full limits` : ""],
+          ["After", run.expected_start_after ? <span><JobLink id={run.expected_start_after} /> ({run.expected_start_basis})</span> : ""],
           ["Expected end", run.end ? (run.end_unknown ? "unknown" : time(run.end)) : "never by itself"],
           ["By its time limit", run.latest_end ? time(run.latest_end) : ""],
           ["How sure", run.kind === "reserved" ? "reserved: later jobs do not delay it" : "forecast: later submissions may come first"],
@@ -253,6 +258,7 @@ function RunDetail({ run, close }: { run: PlannedRun; close: () => void }): JSX.
           ["Name", run.name],
           ["User", run.user ? <Who name={run.user} /> : ""],
           ["Start", time(run.start)],
+          ["Expected start", run.expected_start ? startTime(run) : ""],
           [run.kind === "past" ? "End" : "Expected end", run.end ? (run.end_unknown ? "unknown" : time(run.end)) : "never by itself"],
           ["By its time limit", run.latest_end ? time(run.latest_end) : ""],
           ["On", placesText(run)],

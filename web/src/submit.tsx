@@ -5,7 +5,7 @@ import { ApiError, call, useLive } from "./api";
 import type { JobRequest, SupposedJob, Validated, WhatIfForm } from "./api-types";
 import { Code, JobLink, Problem, Table, notify } from "./components";
 import type { Column } from "./components";
-import { count, plural, time, trim, until } from "./format";
+import { count, plural, startTime, time, trim } from "./format";
 import { combinations, filledIn, jobFile, line, pythonText, readParams, requestOf, sweepName, tgpuLine, words } from "./jobfile";
 import type { Params } from "./jobfile";
 
@@ -199,7 +199,7 @@ function Check({ problem, checked }: { problem: string; checked: Checked }): JSX
         <>
           <p class="note note-good">
             Would be accepted{valid.position ? `, as number ${valid.position} of the queue` : ""}.{" "}
-            {valid.expected_start ? `Expected start ${time(valid.expected_start)} (${until(valid.expected_start)})${valid.expected_end ? `, end ${time(valid.expected_end)}` : ""}.` : valid.start_unknown ? `Its start is unknown: ${valid.start_unknown}.` : ""}
+            {valid.expected_start ? `Expected start ${startTime(valid)}${valid.expected_end ? `, end ${time(valid.expected_end)}` : ""}.` : valid.start_unknown ? `Its start is unknown: ${valid.start_unknown}.` : ""}
           </p>
           {valid.warnings.map((text) => (
             <p key={text} class="note">
@@ -382,7 +382,7 @@ function Answers({ body, isValid, change }: { body: JobRequest; isValid: boolean
 function startText(answer: SupposedJob): string {
   if (answer.error) return "rejected";
   if (!answer.expected_start) return "unknown";
-  return `${answer.depends_on.length ? "about " : ""}${Date.parse(answer.expected_start) - Date.now() < 5000 ? "now" : `${time(answer.expected_start)} (${until(answer.expected_start)})`}`;
+  return `${answer.depends_on.length ? "about " : ""}${Date.parse(answer.expected_start) - Date.now() < 5000 ? "now" : startTime(answer)}`;
 }
 
 function reasonText(answer: SupposedJob): string {

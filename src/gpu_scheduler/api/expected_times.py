@@ -47,7 +47,13 @@ from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import BEYOND_MS, ENDLESS_MS
-from gpu_scheduler.predict.interface import RunTimeBasis, is_guess, run_time
+from gpu_scheduler.predict.interface import (
+    Predictor,
+    RunTimeBasis,
+    forecast_run_time,
+    is_guess,
+    run_time,
+)
 
 MOST_FORECAST_S = 0.1
 """A forecast is stopped after this time; then only reservations give start times."""
@@ -253,7 +259,15 @@ class Explainer:
 
     def ranged(self, forecast_ms: int, basis: str) -> ExpectedTime:
         """Return a forecast start with the range that such forecasts have had."""
-        now_ms = self.service.now_ms()
+        return self.ranged_at(self.service.now_ms(), forecast_ms, basis)
+
+    def ranged_at(self, now_ms: int, forecast_ms: int, basis: str) -> ExpectedTime:
+        """Return a start that was forecast at this time, with its range.
+
+        A job that is forecast to start at once needs no range.
+        """
+        if forecast_ms <= now_ms:
+            return ExpectedTime(now_ms, basis, "", forecast_ms, now_ms, now_ms)
         ranges = self.service.core.state.start_ranges
         found = ranges.range_of(basis, forecast_ms - now_ms, now_ms)
         return ExpectedTime(
@@ -360,7 +374,7 @@ class Explainer:
         return foresight, began, self.clock()
 
     def run_ms(self, job: Job, ran_ms: int, now_ms: int) -> int:
-        """Return the expected total run time of a job that has run for `ran_ms`.
+        """Return the total run time that a forecast counts with for a job that ran for `ran_ms`.
 
         The prediction is kept until the job has run a fifth longer, or longer than predicted: with
         thousands of running jobs, new predictions would take longer than the forecast itself.
@@ -370,7 +384,8 @@ class Explainer:
         key = job.number, round(math.log1p(ran_ms) * STEPS)
         found = self._run_times.get(key)
         if found is None or found <= ran_ms:
-            found = run_time(self.service.core.state.predictor, job, ran_ms, now_ms)[0]
+            predictor = self.service.core.state.predictor
+            found = forecast_run_time(predictor, job, ran_ms, now_ms)
             if len(self._run_times) >= MOST_RUN_TIMES:
                 self._run_times.clear()
             self._run_times[key] = found
@@ -546,7 +561,8 @@ def expected_queued_end(explainer: Explainer, entry: Entry, start: ExpectedTime)
     if start.at_ms is None:
         return UNKNOWN
     now_ms, attained_ms = explainer.service.now_ms(), waiting.attained_ms
-    total_ms = explainer.run_ms(waiting.job, attained_ms, now_ms)
+    predictor = explainer.service.core.state.predictor
+    total_ms = run_time(predictor, waiting.job, attained_ms, now_ms)[0]
     return ExpectedTime(start.at_ms + max(1, total_ms - attained_ms), start.basis)
 
 
@@ -575,17 +591,20 @@ def expected_running_end(service: Service, running: Running) -> ExpectedTime:
 @fails_alone("")
 def describe_run_time(explainer: Explainer, job: Job) -> str:
     """Return what the run time of a job is based on, in words."""
-    state, now_ms = explainer.service.core.state, explainer.service.now_ms()
-    running = next(
-        (
-            entry.running
-            for entry in state.cluster.running.values()
-            if entry.running.job.number == job.number
-        ),
-        None,
-    )
+    state = explainer.service.core.state
+    running = [
+        entry.running
+        for entry in state.cluster.running.values()
+        if entry.running.job.number == job.number
+    ]
+    now_ms = explainer.service.now_ms()
+    return run_time_text(state.predictor, job, running[0] if running else None, now_ms)
+
+
+def run_time_text(predictor: Predictor, job: Job, running: Running | None, now_ms: int) -> str:
+    """Return what the run time of a job, which may be running, is based on, in words."""
     ran_ms = 0 if running is None else ran_so_far_ms(running, now_ms)
-    return basis_text(run_time(state.predictor, job, ran_ms, now_ms)[1])
+    return basis_text(run_time(predictor, job, ran_ms, now_ms)[1])
 
 
 _WHOSE_RUNS = {

@@ -24,6 +24,8 @@ from gpu_scheduler.model.node import Device, Node, NodeClosure
 from gpu_scheduler.model.plan import AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.quota_tree import QuotaNode
 
+ALL_JOBS = -1
+"""No job has this number: a roll-out until it covers all jobs."""
 SUPPOSED = "res-supposed"
 """The id of a supposed advance reservation."""
 _FORECAST_WITHOUT_EVICTIONS = (Preemption.NONE, Preemption.CLASS)
@@ -77,21 +79,26 @@ class Answer:
     reserved: tuple[tuple[str, tuple[int, ...]], ...] = ()
     error: SchedulerError | None = None
     traces: list[str] = field(default_factory=list)
+    limit_starts: dict[int, int] = field(default_factory=dict)
+    """By job number: the start of the supposed jobs, or without any supposition of all waiting
+    jobs, if all jobs before them use their full limits."""
 
 
 def answer(question: Question, is_late: Callable[[float], bool] = lambda _part: False) -> Answer:
     """Answer a question. `is_late` tells whether this part (0 to 1) of the time has passed.
 
     The roll-outs share the time: one that takes too long ends early and leaves time to the others.
+    Starts by limits come last, in the time that is left.
     """
     found = Answer()
     parts = 1 + len(question.jobs) + (question.changes is not None)
     done = 0
 
-    def roll_out(state: ClusterState) -> Foresight:
+    def roll_out(state: ClusterState, limits_until: int | None = None) -> Foresight:
+        """Roll out with expected run times; with `limits_until`, with limits until that job."""
         nonlocal done
         done += 1
-        part = done / parts
+        part = min(1.0, done / parts)
         foresight = Foresight(runs=[], reached_ms=question.now_ms)
         try:
             _reserve(state, question.now_ms)
@@ -99,7 +106,11 @@ def answer(question: Question, is_late: Callable[[float], bool] = lambda _part: 
                 state,
                 question.now_ms,
                 foresight,
+                run_ms_of=None
+                if limits_until is None
+                else lambda job, _ran_ms: state.limit_ms(job),
                 is_guess=lambda job, _ran_ms: job.number in question.guesses,
+                until=limits_until,
                 is_late=lambda: is_late(part),
             )
         except Exception:  # noqa: BLE001 - the caller logs the trace
@@ -109,13 +120,18 @@ def answer(question: Question, is_late: Callable[[float], bool] = lambda _part: 
 
     state = copy_of(question, question.policy)
     found.base = roll_out(state)
-    reservations = state.reservations
-    for waiting in question.jobs:
+    reservations = tuple(state.reservations.values())
+
+    def supposed(waiting: Waiting, limits_until: int | None = None) -> Foresight:
+        nonlocal state
         if state.trials:
             state = copy_of(question, question.policy)
-        state.set_reservations(tuple(reservations.values()))
+        state.set_reservations(reservations)
         with state.supposed(waiting):
-            found.with_job.append(roll_out(state))
+            return roll_out(state, limits_until)
+
+    for waiting in question.jobs:
+        found.with_job.append(supposed(waiting))
     if question.changes is not None:
         try:
             changed, found.reserved = _changed_state(question, question.changes)
@@ -123,6 +139,13 @@ def answer(question: Question, is_late: Callable[[float], bool] = lambda _part: 
             found.error = error
         else:
             found.changed = roll_out(changed)
+    elif not question.jobs and not state.trials:
+        found.limit_starts = roll_out(state, ALL_JOBS).starts
+    for waiting in question.jobs:
+        number = waiting.job.number
+        starts = supposed(waiting, limits_until=number).starts
+        if number in starts:
+            found.limit_starts[number] = starts[number]
     return found
 
 

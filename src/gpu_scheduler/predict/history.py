@@ -259,6 +259,29 @@ class QuantilePredictor:
         place = bisect_left(reached, reached[-1] * percent / 100)
         return max(1, round(atoms[min(place, len(atoms) - 1)][0]))
 
+    def half_power_mean(self, job: Job, elapsed_ms: int = 0) -> int | None:
+        """The mean of the remaining run time, taken over square roots, plus the elapsed time.
+
+        For a long-tailed distribution that is between its median and its mean. Only the known run
+        times that are longer count; None if there is none.
+        """
+        view = self._view(job)
+        limit_ms = float(job.max_runtime_ms) if job.max_runtime_ms > elapsed_ms else math.inf
+        key = elapsed_ms, limit_ms
+        if key in view.means:
+            return view.means[key]
+        longer = bisect_right(view.atoms, (elapsed_ms, math.inf)) if elapsed_ms else 0
+        atoms = view.atoms[longer:]
+        weight = sum(weight for _, weight in atoms)
+        mean = None
+        if weight:
+            left = [(min(run_ms, limit_ms) - elapsed_ms, weight) for run_ms, weight in atoms]
+            root = sum(math.sqrt(left_ms) * part for left_ms, part in left) / weight
+            mean = elapsed_ms + round(root * root)
+        if not elapsed_ms:
+            view.means[key] = mean
+        return mean
+
     def learn(self, job: Job, run_ms: int) -> None:
         """A job ended by itself after this time."""
         for level, group_key in enumerate(self._groups_of(job)):
@@ -312,11 +335,15 @@ class _Group:
 
 
 class _View(NamedTuple):
-    """The known distribution of one kind of job, and the weight left for unknown run times."""
+    """The known distribution of one kind of job, and the weight left for unknown run times.
+
+    `means` are those worked out so far, by the elapsed time and the limit.
+    """
 
     learnt: list[int]
     atoms: list[Atom]
     left: float
+    means: dict[tuple[int, float], int | None]
 
 
 def _seen(scales: list[float], groups: list[_Group | None], learnt: list[int]) -> _View:
@@ -334,7 +361,7 @@ def _seen(scales: list[float], groups: list[_Group | None], learnt: list[int]) -
         atoms += zip([run * scale for run in group.runs], parts, strict=True)
         left *= DOUBT / (total + DOUBT)
     atoms.sort()
-    return _View(learnt, atoms, left)
+    return _View(learnt, atoms, left, {})
 
 
 def _unseen(left: float, elapsed_ms: int, limit_ms: float) -> Iterator[Atom]:
@@ -442,6 +469,18 @@ class History:
         if elapsed_ms < job.max_runtime_ms:
             return job.max_runtime_ms, RunTimeBasis("limit")
         return self.quantile(job, MEDIAN, elapsed_ms), NOTHING_KNOWN
+
+    def forecast_run_time(self, job: Job, elapsed_ms: int) -> int:
+        """The total run time that forecasts of starts count with.
+
+        What is ahead of a job adds up, so long runs count more than in a median; but the next end
+        comes from the shorter ones, so they count less than in a mean.
+        """
+        if self._alike.basis(job) is not None:
+            mean_ms = self._alike.half_power_mean(job, elapsed_ms)
+            if mean_ms is not None:
+                return max(elapsed_ms + 1, mean_ms)
+        return self.run_time(job, elapsed_ms)[0]
 
 
 def _stated_ms(job: Job) -> int:

@@ -69,6 +69,10 @@ class PredictsAlike(Protocol):
         """The total run time of a job that has run for `elapsed_ms`, and its basis."""
         ...
 
+    def forecast_run_time(self, job: Job, elapsed_ms: int) -> int:
+        """The total run time that forecasts of starts count with."""
+        ...
+
 
 def is_guess(predictor: Predictor, job: Job, elapsed_ms: int = 0) -> bool:
     """Tell whether the end of a job is a guess; then no start time may be based on it."""
@@ -92,6 +96,13 @@ def run_time(
     if elapsed_ms:
         return predictor.exceed(job, elapsed_ms, now_ms), NOTHING_KNOWN
     return predictor.expect(job, now_ms), NOTHING_KNOWN
+
+
+def forecast_run_time(predictor: Predictor, job: Job, elapsed_ms: int, now_ms: int) -> int:
+    """The total run time that forecasts of starts count with."""
+    if _predicts_alike(type(predictor)):
+        return cast("PredictsAlike", predictor).forecast_run_time(job, elapsed_ms)
+    return run_time(predictor, job, elapsed_ms, now_ms)[0]
 
 
 @cache

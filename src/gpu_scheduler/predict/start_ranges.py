@@ -2,8 +2,9 @@
 
 A forecast is one number. How long jobs with such a forecast really waited is learnt from those that
 have started: the last 2,000, each weighted by how near its forecast was to the new one, so that
-every horizon has its own errors. Their 10th, 50th and 90th percentile are the earliest, likely and
-latest start. A job that still waits counts as one that waits longer than it has so far (the
+every horizon has its own errors, and taken over to the new forecast by the slope of waits over
+forecasts that these jobs have had. Their 10th, 50th and 90th percentile are the earliest, likely
+and latest start. A job that still waits counts as one that waits longer than it has so far (the
 estimator of Kaplan and Meier); otherwise long waits, which are known last, would be missing. Prior
 errors stand in until enough is known. The same forecasts and starts in the same order give the same
 ranges.
@@ -22,9 +23,9 @@ LEAST_WAIT_MS = 60_000
 OFFSET_MS = 60_000
 """Added to waits, so that seconds more or less do not count as a large ratio."""
 KEPT = 2_000
-SLOPE_PERCENT = 30
-"""How the wait of a job with another forecast is taken over: 100 would scale it in proportion to
-the forecasts, 0 would take it as it is."""
+SLOPE_WEIGHT = 100.0
+"""That waits do not follow their forecasts is assumed with the weight of this many jobs whose
+forecasts differ by a factor of e."""
 BUCKETS = 3
 """Forecasts are judged alike within a third of a unit of the natural logarithm."""
 FARTHEST = 4.0
@@ -104,14 +105,16 @@ class StartRanges:
 
     def _points(self, basis: str, log_forecast: float, now_ms: int) -> list[_Point]:
         """What is known of waits with about this forecast, as sorted ratios."""
-        slope = SLOPE_PERCENT / 100
+        near = [
+            (one_forecast, log_wait, math.exp(-abs(one_forecast - log_forecast)))
+            for one_forecast, log_wait in self._ended.get(basis, ())
+            if abs(one_forecast - log_forecast) < FARTHEST
+        ]
+        slope = _slope(near)
         base = (1 - slope) * log_forecast
         points = [_Point(log_ratio, False, PRIOR_WEIGHT / len(PRIOR)) for log_ratio in PRIOR]
-        for one_forecast, log_wait in self._ended.get(basis, ()):
-            far = abs(one_forecast - log_forecast)
-            if far < FARTHEST:
-                ratio = log_wait - slope * one_forecast - base
-                points.append(_Point(ratio, False, math.exp(-far)))
+        for one_forecast, log_wait, weight in near:
+            points.append(_Point(log_wait - slope * one_forecast - base, False, weight))
         for made in self._open.values():
             far = abs(made.log_forecast - log_forecast)
             waited_ms = now_ms - made.made_ms
@@ -129,6 +132,25 @@ def horizon(forecast_ms: int) -> int:
 
 def _log(wait_ms: int) -> float:
     return math.log(max(0, wait_ms) + OFFSET_MS)
+
+
+def _slope(near: list[tuple[float, float, float]]) -> float:
+    """How much longer a wait is (in logarithms) whose forecast is longer by one.
+
+    Ridge regression over forecasts, waits and weights. Where forecasts are good it is near 1, and
+    waits are taken over in proportion; where they say little it is near 0.
+    """
+    total = sum(weight for _, _, weight in near)
+    if not total:
+        return 0.0
+    mean_forecast = sum(forecast * weight for forecast, _, weight in near) / total
+    mean_wait = sum(wait * weight for _, wait, weight in near) / total
+    spread = shared = 0.0
+    for forecast, wait, weight in near:
+        off = forecast - mean_forecast
+        spread += weight * off * off
+        shared += weight * off * (wait - mean_wait)
+    return min(1.0, max(0.0, shared / (spread + SLOPE_WEIGHT)))
 
 
 def _quantiles(points: list[_Point]) -> list[float]:

@@ -320,7 +320,7 @@ class World:
 
         def run_ms_of(job: Job, elapsed_ms: int) -> int:
             if isinstance(predictor, AsTold):
-                return predictor.run_time(job, elapsed_ms)[0]
+                return predictor.forecast_run_time(job, elapsed_ms)
             if elapsed_ms:
                 return predictor.exceed(job, elapsed_ms, now_ms)
             return predictor.expect(job, now_ms)

@@ -528,3 +528,15 @@ def test_task_tells_cancelled_from_failed(lab: ApiLab) -> None:
     tasks = {name: lab.get(f"/tasks/{name}").json for name in (cancelled, failed)}
     assert [task["status"] for task in tasks.values()] == ["failed", "failed"]
     assert [task["cancelled"] for task in tasks.values()] == [True, False]
+
+
+def test_list_has_the_expected_starts_of_waiting_jobs_with_their_ranges(lab: ApiLab) -> None:
+    running = lab.submit(gpu_count=8, max_runtime_minutes=60)
+    lab.start(running)
+    waits = lab.submit(gpu_count=8, max_runtime_minutes=60)
+    jobs = {job["id"]: job for job in lab.get("/jobs").json["jobs"]}
+    names = ("expected_start_earliest", "expected_start", "expected_start_latest")
+    times = [jobs[waits][name] for name in names]
+    assert None not in times
+    assert times == sorted(times)
+    assert [jobs[running][name] for name in names] == [None] * 3

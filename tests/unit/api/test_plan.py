@@ -74,6 +74,7 @@ def test_plan_names_jobs_of_unknown_run_time_before_a_start(lab: ApiLab) -> None
     runs = {run["job_id"]: run for run in plan_for(lab, query="?hours_ahead=720")["runs"]}
     assert runs[endless.json["job_id"]]["end_unknown"]
     assert len(runs[waits]["depends_on"]) == 1
+    assert runs[waits]["expected_start"] is None
     assert set(runs[waits]["depends_on"]) < {endless.json["job_id"], other.json["job_id"]}
 
 
@@ -133,3 +134,19 @@ def test_plan_rejects_a_query_out_of_bounds(lab: ApiLab, query: str) -> None:
 
 def test_forecast_is_shared_by_those_who_look_at_the_same_time(lab: ApiLab) -> None:
     assert plan_for(lab)["made_at"] == plan_for(lab, "bob")["made_at"]
+
+
+def test_first_run_of_a_waiting_job_has_a_range_a_limit_and_a_basis(lab: ApiLab) -> None:
+    running = [submit(lab, gpu_count=8) for _ in range(2)]
+    for job in running:
+        lab.start(job)
+    waits = submit(lab, gpu_count=8)
+    runs = {run["job_id"]: run for run in plan_for(lab, query="?hours_ahead=720")["runs"]}
+    found = runs[waits]
+    names = ("earliest", "latest", "limit")
+    earliest, latest, limit = (seconds(found[f"expected_start_{name}"]) for name in names)
+    assert earliest < seconds(found["expected_start"]) <= latest <= limit + 1
+    assert limit == pytest.approx(seconds(found["start"]), abs=60)
+    assert found["expected_start_after"] in running
+    assert found["expected_start_basis"] == "nothing known: the limit"
+    assert runs[running[0]]["expected_start"] is None

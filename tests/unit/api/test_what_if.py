@@ -278,3 +278,21 @@ def test_callers_that_waited_for_a_forecast_that_failed_do_not_each_repeat_it(
     monkeypatch.setattr(planner, "run", fail)
     assert {str(error) for error in asyncio.run(ask_often())} == {"the forecast took too long"}
     assert len(runs) == 1
+
+
+def test_supposed_job_that_waits_has_a_range_a_limit_and_a_basis(lab: ApiLab) -> None:
+    running = [submit(lab, gpu_count=8) for _ in range(2)]
+    for job_id in running:
+        lab.start(job_id)
+    (answer,) = ask(lab, "ada", jobs=[job(gpu_count=8)])["jobs"]
+    earliest, latest = answer["expected_start_earliest"], answer["expected_start_latest"]
+    assert seconds(earliest) < seconds(answer["expected_start"]) < seconds(latest)
+    assert answer["expected_start_limit"] is not None
+    assert answer["expected_start_after"] in running
+    assert answer["expected_start_basis"] == "nothing known: the limit"
+
+
+def test_supposed_job_that_starts_at_once_needs_no_range(lab: ApiLab) -> None:
+    (answer,) = ask(lab, "ada", jobs=[job(gpu_count=8)])["jobs"]
+    assert answer["expected_start_earliest"] == answer["expected_start_latest"]
+    assert answer["expected_start_latest"] == answer["expected_start"]

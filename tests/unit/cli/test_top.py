@@ -394,3 +394,21 @@ def test_curve_shows_its_last_samples_up_to_its_scale() -> None:
     assert curve.drawn(3, unicode=True) == "▁▅█"
     assert curve.drawn(3, unicode=False) == "_+#"
     assert curve.drawn(0, unicode=True) == ""
+
+
+def test_wide_screen_shows_by_when_four_in_five_such_jobs_start() -> None:
+    wide = a_job(
+        2,
+        expected_start="2026-11-16T13:30:00.000Z",
+        expected_start_earliest="2026-11-16T13:00:00.000Z",
+        expected_start_latest="2026-11-16T15:00:00.000Z",
+    )
+    narrow = a_job(
+        3,
+        expected_start="2026-11-16T13:30:00.000Z",
+        expected_start_earliest="2026-11-16T13:26:00.000Z",
+        expected_start_latest="2026-11-16T13:35:00.000Z",
+    )
+    lines = "\n".join(drawn(an_overview(wide, narrow), columns=160))
+    assert len(re.findall(r"start \d\d:\d\d, by \d\d:\d\d", lines)) == 1
+    assert len(re.findall(r"start \d\d:\d\d ", lines)) == 1

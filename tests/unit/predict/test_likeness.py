@@ -98,3 +98,27 @@ def test_line_for_a_shell_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     command = ["bash", "-c", "python only_in_this_test.py"]
     assert identity_of(command) == identity_of(command)
     assert parsed == command[2:]
+
+
+def forecast(history: History, command: str, elapsed_ms: int = 0, limit_ms: int = 0) -> int:
+    job = a_job(command=tuple(command.split()), name="", estimate_ms=0, max_runtime_ms=limit_ms)
+    return history.forecast_run_time(job, elapsed_ms)
+
+
+def test_forecasts_count_long_runs_more_than_a_median_and_less_than_a_mean() -> None:
+    history = history_of(*[("train", MINUTE), ("train", MINUTE), ("train", 4 * HOUR)] * 10)
+    assert told(history, "train")[0] == MINUTE
+    assert 10 * MINUTE < forecast(history, "train") < 80 * MINUTE
+    assert forecast(history_of(*[("train", HOUR)] * 12), "train") == HOUR
+
+
+def test_forecast_of_a_running_job_comes_from_the_runs_that_were_longer() -> None:
+    history = history_of(*[("train", 3 * HOUR)] * 4, *[("train", MINUTE)] * 10)
+    assert forecast(history, "train", elapsed_ms=HOUR) == 3 * HOUR
+    assert forecast(history, "train", elapsed_ms=4 * HOUR) > 4 * HOUR
+    assert forecast(history, "train", elapsed_ms=HOUR, limit_ms=2 * HOUR) == 2 * HOUR
+
+
+def test_forecast_of_an_unknown_command_uses_its_limit() -> None:
+    history = history_of(*[("echo hi", MINUTE)] * 50)
+    assert forecast(history, "python train.py", limit_ms=2 * HOUR) == 2 * HOUR

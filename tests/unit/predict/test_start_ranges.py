@@ -72,3 +72,15 @@ def test_same_history_gives_the_same_ranges() -> None:
         return [ranges.range_of("forecast", hours * HOUR, HOUR) for hours in range(1, 20)]
 
     assert found() == found()
+
+
+def test_good_forecasts_give_narrower_ranges_than_forecasts_that_say_nothing() -> None:
+    random = Random(2)
+    forecasts = [round(HOUR * random.lognormvariate(0, 1.5)) for _ in range(800)]
+    waits = [2 * MINUTE + round(HOUR * random.lognormvariate(0, 0.5)) for _ in forecasts]
+    good = learnt(*[(forecast_ms, MINUTE + forecast_ms) for forecast_ms in forecasts])
+    poor = learnt(*zip(forecasts, waits, strict=True))
+    for forecast_ms in (HOUR // 3, 3 * HOUR):
+        earliest_ms, likely_ms, latest_ms = good.range_of("forecast", forecast_ms, 0)
+        assert 0.5 * forecast_ms < earliest_ms <= likely_ms <= latest_ms < 2 * forecast_ms
+        assert HOUR / 2 < poor.range_of("forecast", forecast_ms, 0).likely_ms < 2 * HOUR

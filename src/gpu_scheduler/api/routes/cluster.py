@@ -17,7 +17,6 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.expected_times import UNKNOWN
 from gpu_scheduler.api.http.openapi import (
     Parameter,
     Router,
@@ -26,7 +25,12 @@ from gpu_scheduler.api.http.openapi import (
 )
 from gpu_scheduler.api.http.request import Request, Response, in_units, json_response
 from gpu_scheduler.api.queue_order import SORTS, SortedJobs
-from gpu_scheduler.api.routes.job_views import JobLine, JobViews, job_views
+from gpu_scheduler.api.routes.job_views import (
+    JobLine,
+    JobViews,
+    fill_in_starts,
+    job_views,
+)
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.quota.node_shares import node_shares
@@ -652,16 +656,9 @@ def _stored(store: Store, ids: list[str]) -> list[JobRow]:
 
 def _lines(context: Context, views: JobViews, rows: list[JobRow]) -> list[JobLine]:
     """Return the lines of the window."""
-    waiting = [row.job.number for row in rows if row.state is JobState.PENDING]
-    starts = context.explainer.expected_starts(waiting)
-    lines = []
-    for row in rows:
-        line = views.line(row)
-        start = starts.get(row.job.number, UNKNOWN)
-        line.expected_start = write_time(start.at_ms)
-        line.expected_start_earliest = write_time(start.earliest_ms)
-        line.expected_start_latest = write_time(start.latest_ms)
+    lines = [views.line(row) for row in rows]
+    fill_in_starts(context.explainer, rows, lines)
+    for row, line in zip(rows, lines, strict=True):
         if row.state is JobState.PENDING:
             line.position = context.explainer.position(row.job.number)
-        lines.append(line)
     return lines

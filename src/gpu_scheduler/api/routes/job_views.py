@@ -14,7 +14,12 @@ from typing import Any, Protocol, cast, get_args, get_origin
 
 from msgspec import Struct, structs
 
-from gpu_scheduler.api.expected_times import describe_reason, expected_running_end
+from gpu_scheduler.api.expected_times import (
+    UNKNOWN,
+    Explainer,
+    describe_reason,
+    expected_running_end,
+)
 from gpu_scheduler.api.ha.leadership_gate import note_stale
 from gpu_scheduler.api.http.request import form_of, in_units
 from gpu_scheduler.api.interfaces import Attach, Service
@@ -99,6 +104,8 @@ class JobForm(Struct):
     another user: only its owner, size, placement and expected end are shown, and all other fields
     are empty. `script` is the text of a job that was submitted as a script: only its owner and
     admins see it, and lists omit it.
+    are empty. A list of jobs has the `expected_start` of waiting ones; four in five such jobs start
+    from `expected_start_earliest` to `expected_start_latest`.
     """
 
     id: str
@@ -155,6 +162,9 @@ class JobForm(Struct):
     time_limit_minutes: float | None = None
     placed_members: int | None = None
     script: str = ""
+    expected_start: str | None = None
+    expected_start_earliest: str | None = None
+    expected_start_latest: str | None = None
 
 
 class JobLine(Struct):
@@ -186,6 +196,19 @@ class JobLine(Struct):
     time_limit_minutes: float | None = None
     expected_start_earliest: str | None = None
     expected_start_latest: str | None = None
+
+
+def fill_in_starts(
+    explainer: Explainer, rows: Sequence[JobRow], forms: Sequence[JobForm | JobLine]
+) -> None:
+    """Fill in the expected starts of those that wait, with the range of each."""
+    waiting = [row.job.number for row in rows if row.state is JobState.PENDING]
+    starts = explainer.expected_starts(waiting)
+    for row, form in zip(rows, forms, strict=True):
+        start = starts.get(row.job.number, UNKNOWN)
+        form.expected_start = write_time(start.at_ms)
+        form.expected_start_earliest = write_time(start.earliest_ms)
+        form.expected_start_latest = write_time(start.latest_ms)
 
 
 class AttemptForm(Struct):

@@ -27,6 +27,7 @@ from gpu_scheduler.api.routes.job_views import (
     JobForm,
     attempt_form,
     attempt_id,
+    fill_in_starts,
     job_views,
     last_attempt,
     places,
@@ -216,9 +217,11 @@ async def list_jobs(context: Context, request: Request) -> Response:
     rows, total = await asyncio.to_thread(_page, context.service.store, job_query)
     views = await job_views(context.service, request.caller, rows, context.settings.attach)
     more = len(rows) == job_query.limit and len(rows) > 0
+    jobs = [views.job(row) for row in rows]
+    fill_in_starts(context.explainer, rows, jobs)
     return json_response(
         JobPage(
-            jobs=[views.job(row) for row in rows],
+            jobs=jobs,
             total=total,
             next_cursor=str(rows[-1].job.number) if more else None,
         )

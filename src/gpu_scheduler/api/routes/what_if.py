@@ -16,6 +16,7 @@ from gpu_scheduler.api.expected_times import FAILED, UNKNOWN_RUN_TIME, obstacle_
 from gpu_scheduler.api.http.openapi import Router
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
 from gpu_scheduler.api.planning.planner import MOST_WAITING, question_of
+from gpu_scheduler.api.planning.starts import PlannedStarts
 from gpu_scheduler.api.routes.plan import PlannedPlace, job_ids, places_of
 from gpu_scheduler.api.routes.reservations import ReservationRequest, ReservedGpus, read_reservation
 from gpu_scheduler.api.routes.submit import reader_for, submit_message
@@ -120,6 +121,7 @@ class SupposedJob(Struct):
     With an `error` (and its `code`) the job would be rejected. `start_unknown` and `end_unknown`
     say why a time is missing; with `depends_on` a start is a guess, because nothing says how long
     these jobs run. `cost` is that of the GPUs until the expected end. `effect` is on other jobs.
+    Expected starts have ranges, limits and a basis as in an explanation.
     """
 
     error: str = ""
@@ -134,6 +136,11 @@ class SupposedJob(Struct):
     cost: float | None = None
     places: list[PlannedPlace] = []
     effect: Effect | None = None
+    expected_start_earliest: str | None = None
+    expected_start_latest: str | None = None
+    expected_start_limit: str | None = None
+    expected_start_after: str | None = None
+    expected_start_basis: str = ""
 
 
 class WhatIfForm(Struct):
@@ -183,8 +190,9 @@ async def ask_what_if(context: Context, request: Request) -> Response:
     if answer.error is not None:
         raise answer.error
     accepted = [form for form in forms if not form.error]
+    starts = PlannedStarts(context.explainer, question, request.caller)
     for place, form in enumerate(accepted):
-        _fill_in(context, form, question, answer, place)
+        _fill_in(context, form, question, answer, place, starts)
     return json_response(
         WhatIfForm(
             made_at=write_time(now_ms),
@@ -254,7 +262,12 @@ async def _read_jobs(
 
 
 def _fill_in(
-    context: Context, form: SupposedJob, question: Question, answer: Answer, place: int
+    context: Context,
+    form: SupposedJob,
+    question: Question,
+    answer: Answer,
+    place: int,
+    starts: PlannedStarts,
 ) -> None:
     """Fill in what an accepted job may expect."""
     waiting, found = question.jobs[place], answer.with_job[place]
@@ -289,6 +302,7 @@ def _fill_in(
         )
         return
     form.expected_start = write_time(start_ms)
+    start = starts.fill_in(form, job, "forecast", found, answer.limit_starts)
     form.depends_on = job_ids(found.guesses.get(number, ()), _jobs_by_number(question).get)
     form.places = [
         one
@@ -299,7 +313,7 @@ def _fill_in(
     if not job.service:
         form.latest_end = write_time(start_ms + limit_ms)
     if not form.end_unknown:
-        form.expected_end = write_time(start_ms + left_ms)
+        form.expected_end = write_time((start.at_ms or start_ms) + left_ms)
 
 
 def _cost(

@@ -642,7 +642,12 @@ class Top:
         return ""
 
     def _explain(self, job: str) -> None:
-        from gpu_scheduler.cli.jobs.show import expected_end_text, expected_start_text
+        from gpu_scheduler.cli.jobs.show import (
+            expected_end_text,
+            expected_start_text,
+            limit_start_text,
+            start_basis_text,
+        )
 
         found = self._client.get(job)
         answer = self._client.explain(job)
@@ -653,6 +658,8 @@ class Top:
             ("reason", in_local_time(str(answer.get("reason") or ""))),
             ("queue position", "" if position is None else str(position)),
             ("expected start", expected_start_text(answer, now)),
+            ("by time limits", limit_start_text(answer, now)),
+            ("based on", start_basis_text(answer)),
             ("expected end", expected_end_text(answer, now)),
             ("name", str(found.get("name") or "")),
             ("user", f"{found.get('user')} in {found.get('tenant_id')}"),

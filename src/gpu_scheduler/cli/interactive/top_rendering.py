@@ -14,7 +14,7 @@ from typing import Any
 from gpu_scheduler.cli.cluster.gpus import is_measured
 from gpu_scheduler.cli.interactive import top
 from gpu_scheduler.cli.interactive.top import State
-from gpu_scheduler.cli.jobs.columns import STATES, note_text, seconds_at
+from gpu_scheduler.cli.jobs.columns import STATES, note_text, seconds_at, start_range
 from gpu_scheduler.cli.text.tables import STATE_COLOURS, counted, in_local_time, visible
 from gpu_scheduler.cli.text.tables import width_of as width
 from gpu_scheduler.cli.text.values import clock_text, duration_text, size_text
@@ -389,6 +389,10 @@ def _heat_colour(heat: float | None) -> str:
 # Jobs
 
 
+EXPECTED_RANGE = 23
+"""A column of this width shows the latest of four in five starts as well."""
+
+
 def _columns(columns: int) -> list[tuple[str, int]]:
     """The columns and their widths; the last one takes the rest."""
     rest = ("WHERE, OR WHY NOT", 0)
@@ -403,7 +407,7 @@ def _columns(columns: int) -> list[tuple[str, int]]:
         chosen += [("TIME", 10), ("LIMIT", 10)]
         if columns >= WIDE + 20:
             chosen[3:3] = [("TENANT", 10)]
-    return [*chosen, ("EXPECTED", 11), rest]
+    return [*chosen, ("EXPECTED", EXPECTED_RANGE if columns >= WIDE + 20 else 11), rest]
 
 
 _RIGHT = ("GPUS", "TIME", "LIMIT")
@@ -477,7 +481,8 @@ def _values(job: dict[str, Any], now: float) -> dict[str, str]:
         "GPUS": gpus,
         "TIME": clock_text(max(0.0, now - started)) if running and started else "-",
         "LIMIT": clock_text(minutes * 60) if minutes else "-",
-        "EXPECTED": _expected(job, running=running, now=now),
+        "EXPECTED": _expected(job, running=running, now=now)
+        + ("" if running else _latest_start(job, now)),
         "WHERE, OR WHY NOT": visible(where),
     }
 
@@ -487,13 +492,24 @@ def _expected(job: dict[str, Any], *, running: bool, now: float) -> str:
     at = seconds_at(job.get("expected_end" if running else "expected_start"))
     if at is None:
         return "-"
-    moment = datetime.fromtimestamp(at).astimezone()
     what = "end" if running else "start"
     if at <= now + 1:
         return f"{what} now" if not running else "end soon"
+    return f"{what} {_moment_text(at, now)}"
+
+
+def _latest_start(job: dict[str, Any], now: float) -> str:
+    """By when four in five such jobs have started, unless the range is narrow."""
+    found = start_range(job)
+    return "" if found is None else f", by {_moment_text(found[1], now)}"
+
+
+def _moment_text(at: float, now: float) -> str:
+    """A time within a day, else the date."""
+    moment = datetime.fromtimestamp(at).astimezone()
     if at - now < _DAY_S:
-        return f"{what} {moment:%H:%M}"
-    return f"{what} {moment:%d.%m.}" if at - now > 7 * _DAY_S else f"{what} {moment:%a%H}h"
+        return f"{moment:%H:%M}"
+    return f"{moment:%d.%m.}" if at - now > 7 * _DAY_S else f"{moment:%a%H}h"
 
 
 def _nothing(state: State) -> str:

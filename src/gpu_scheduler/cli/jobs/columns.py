@@ -132,13 +132,37 @@ def end_text(job: Mapping[str, Any], now: float) -> str:
     at = seconds_at(job.get("expected_end"))
     if at is None:
         return "-"
-    if at <= now + 1:
-        return "soon"
+    return "soon" if at <= now + 1 else _moment_text(at, now)
+
+
+def _moment_text(at: float, now: float) -> str:
     from datetime import datetime
 
     moment = datetime.fromtimestamp(at).astimezone()
     is_today = moment.date() == datetime.fromtimestamp(now).astimezone().date()
     return f"{moment:%H:%M}" if is_today else f"{moment:%Y-%m-%d %H:%M}"
+
+
+NARROW_RANGE_S = 600
+"""A narrower range of expected starts is shown as a point."""
+
+
+def start_range(answer: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The earliest and latest of four in five starts; None if that is a point, or unknown."""
+    earliest = seconds_at(answer.get("expected_start_earliest"))
+    latest = seconds_at(answer.get("expected_start_latest"))
+    if earliest is None or latest is None or latest - earliest < NARROW_RANGE_S:
+        return None
+    return earliest, latest
+
+
+def start_text(job: Mapping[str, Any], now: float) -> str:
+    """The expected start and the range around it: `14:20 (13:10 to 17:00)`."""
+    text = end_text({"expected_end": job.get("expected_start")}, now)
+    found = start_range(job)
+    if text == "-" or found is None:
+        return text
+    return f"{text} ({_moment_text(found[0], now)} to {_moment_text(found[1], now)})"
 
 
 def gpus_text(job: Mapping[str, Any]) -> str:
@@ -257,7 +281,7 @@ COLUMNS: dict[str, Callable[[Mapping[str, Any], float], str]] = {
     "SUBMITTED": _after("submitted_at"),
     "STARTED": _after("started_at"),
     "ENDED": _after("ended_at"),
-    "START": lambda job, now: end_text({"expected_end": job.get("expected_start")}, now),
+    "START": start_text,
     "END": end_text,
     "EXIT": lambda job, _: exit_text(job),
     "ATTEMPT": _plain("attempt"),

@@ -21,6 +21,7 @@ from gpu_scheduler.cli.jobs.columns import (
     priority_text,
     references,
     seconds_at,
+    start_range,
 )
 from gpu_scheduler.cli.text.tables import (
     coloured_state,
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
     from gpu_scheduler.client.client import Client
 
-NARROW_RANGE_S = 600
-"""A narrower range of expected starts is shown as a point."""
 MOST_ATTEMPTS = 10
 MOST_SCRIPT_LINES = 40
 
@@ -312,9 +311,7 @@ def expected_start_text(answer: dict[str, Any], now: float) -> str:
 
 def _latest_text(answer: dict[str, Any], now: float) -> str:
     """By when four in five such jobs have started; nothing if the range is narrow."""
-    earliest = seconds_at(answer.get("expected_start_earliest"))
-    latest = seconds_at(answer.get("expected_start_latest"))
-    if earliest is None or latest is None or latest - earliest < NARROW_RANGE_S:
+    if start_range(answer) is None:
         return ""
     begin = local_time(answer["expected_start_earliest"])
     end = _time_ahead(answer["expected_start_latest"], now)

@@ -1117,10 +1117,20 @@ function until(text) {
   return seconds <= 5 ? "now" : `in ${duration(seconds)}`;
 }
 function untilRange(text, earliest, latest) {
-  if (!text || !earliest || !latest) return until(text);
+  if (!text || !earliest || !latest || isNarrow(earliest, latest)) return until(text);
   const [first, last] = [until(earliest), until(latest)];
   if (first === last) return first;
   return last === "now" ? "now" : `${first} to ${last.replace(/^in /, "")}`;
+}
+var NARROW_MS = 6e5;
+function isNarrow(earliest, latest) {
+  return Date.parse(latest) - Date.parse(earliest) < NARROW_MS;
+}
+function startTime(of) {
+  const { expected_start: likely, expected_start_earliest: earliest, expected_start_latest: latest } = of;
+  const text = `${time(likely)} (${until(likely)})`;
+  if (!likely || !earliest || !latest || isNarrow(earliest, latest)) return text;
+  return `likely ${text}, 80 % of such jobs start from ${time(earliest)} to ${time(latest)}`;
 }
 function memory(mb) {
   if (mb === null || mb === void 0) return "–";
@@ -7308,8 +7318,13 @@ function Why({ why }) {
         of: [
           ["Place in the queue", why.position],
           ["Expected start", why.expected_start ? `${time(why.expected_start)} (${until(why.expected_start)})` : why.start_unknown ? `unknown: ${why.start_unknown}` : ""],
-          ["Four in five start", why.expected_start_earliest && why.expected_start_latest ? `between ${time(why.expected_start_earliest)} and ${time(why.expected_start_latest)}` : ""],
-          ["After the end of", why.expected_start_after ? /* @__PURE__ */ u4(JobLink, { id: why.expected_start_after }) : ""],
+          ["Four in five start", why.expected_start_earliest && why.expected_start_latest && !isNarrow(why.expected_start_earliest, why.expected_start_latest) ? `between ${time(why.expected_start_earliest)} and ${time(why.expected_start_latest)}` : ""],
+          ["After the end of", why.expected_start_after ? /* @__PURE__ */ u4("span", { children: [
+            /* @__PURE__ */ u4(JobLink, { id: why.expected_start_after }),
+            " (",
+            why.expected_start_basis,
+            ")"
+          ] }) : ""],
           ["At the latest, by time limits", why.expected_start_limit ? time(why.expected_start_limit) : ""],
           ["Expected end", why.expected_end ? time(why.expected_end) : why.end_unknown ? `unknown: ${why.end_unknown}` : ""],
           ["Based on", why.basis]
@@ -7811,12 +7826,15 @@ function Choice({ label, value, of, set, none }) {
   ] });
 }
 function Summary2({ plan }) {
+  const estimates = useLive((signal) => call("GET /report/estimates", { signal }), 3e5, []);
+  const kept = estimates.data?.ranges;
   const running = plan.runs.filter((run) => run.kind === "running").length;
   const figures = [
     [count(running), running === 1 ? "job runs on these nodes" : "jobs run on these nodes"],
     [count(plan.waiting), plan.waiting === 1 ? "job could start" : "jobs could start"],
     [count(plan.forecast), "of them have an expected start"]
   ];
+  if (kept?.judged && kept.within_percent !== null) figures.push([`${trim(kept.within_percent, 1)} %`, `of ${count(kept.judged)} starts fell into their range of 80 %`]);
   if (plan.reservations.length) figures.push([count(plan.reservations.length), plan.reservations.length === 1 ? "advance reservation" : "advance reservations"]);
   return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure2, label]) => /* @__PURE__ */ u4("li", { children: [
     /* @__PURE__ */ u4("strong", { children: figure2 }),
@@ -7862,7 +7880,14 @@ function Before({ plan, run }) {
       Facts,
       {
         of: [
-          ["Expected start", `${time(run.start)} (${until(run.start)})`],
+          ["Expected start", run.expected_start ? startTime(run) : `${time(run.start)} (${until(run.start)})`],
+          ["By time limits", run.expected_start_limit ? `${time(run.expected_start_limit)} if all jobs before it use their full limits` : ""],
+          ["After", run.expected_start_after ? /* @__PURE__ */ u4("span", { children: [
+            /* @__PURE__ */ u4(JobLink, { id: run.expected_start_after }),
+            " (",
+            run.expected_start_basis,
+            ")"
+          ] }) : ""],
           ["Expected end", run.end ? run.end_unknown ? "unknown" : time(run.end) : "never by itself"],
           ["By its time limit", run.latest_end ? time(run.latest_end) : ""],
           ["How sure", run.kind === "reserved" ? "reserved: later jobs do not delay it" : "forecast: later submissions may come first"],
@@ -7912,6 +7937,7 @@ function RunDetail({ run, close }) {
           ["Name", run.name],
           ["User", run.user ? /* @__PURE__ */ u4(Who, { name: run.user }) : ""],
           ["Start", time(run.start)],
+          ["Expected start", run.expected_start ? startTime(run) : ""],
           [run.kind === "past" ? "End" : "Expected end", run.end ? run.end_unknown ? "unknown" : time(run.end) : "never by itself"],
           ["By its time limit", run.latest_end ? time(run.latest_end) : ""],
           ["On", placesText(run)]
@@ -8714,7 +8740,7 @@ function Check({ problem, checked }) {
       valid.position ? `, as number ${valid.position} of the queue` : "",
       ".",
       " ",
-      valid.expected_start ? `Expected start ${time(valid.expected_start)} (${until(valid.expected_start)})${valid.expected_end ? `, end ${time(valid.expected_end)}` : ""}.` : valid.start_unknown ? `Its start is unknown: ${valid.start_unknown}.` : ""
+      valid.expected_start ? `Expected start ${startTime(valid)}${valid.expected_end ? `, end ${time(valid.expected_end)}` : ""}.` : valid.start_unknown ? `Its start is unknown: ${valid.start_unknown}.` : ""
     ] }),
     valid.warnings.map((text) => /* @__PURE__ */ u4("p", { class: "note", children: text }, text))
   ] }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Checking…" }) });
@@ -8850,7 +8876,7 @@ function Answers({ body, isValid, change: change2 }) {
 function startText(answer) {
   if (answer.error) return "rejected";
   if (!answer.expected_start) return "unknown";
-  return `${answer.depends_on.length ? "about " : ""}${Date.parse(answer.expected_start) - Date.now() < 5e3 ? "now" : `${time(answer.expected_start)} (${until(answer.expected_start)})`}`;
+  return `${answer.depends_on.length ? "about " : ""}${Date.parse(answer.expected_start) - Date.now() < 5e3 ? "now" : startTime(answer)}`;
 }
 function reasonText(answer) {
   if (answer.start_unknown) return answer.start_unknown;
