@@ -440,6 +440,23 @@ def test_completed_job_is_resubmitted_as_a_new_one(lab: ApiLab) -> None:
     assert lab.get("/jobs").json["total"] == 2
 
 
+def test_rules_of_the_site_check_the_environment_of_a_resubmitted_job(
+    lab: ApiLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = lab.submit(captured_environment={"LD_PRELOAD": "/tmp/x.so"})
+    lab.start(job_id)
+    lab.end(job_id)
+    seen: list[Any] = []
+
+    def check(submission: Any) -> Any:
+        seen.append(submission)
+        return submission
+
+    monkeypatch.setattr(lab.loop, "_rules", check)
+    assert lab.call("POST", f"/jobs/{job_id}/resubmit").status == 201
+    assert dict(seen[0].environment.variables) == {"LD_PRELOAD": "/tmp/x.so"}
+
+
 def test_resubmitted_job_waits_for_nothing(lab: ApiLab) -> None:
     before = lab.submit()
     job_id = lab.submit(dependencies=[f"afterok:{before}"], begin_at="2099-01-01T00:00:00Z")

@@ -61,7 +61,7 @@ from gpu_scheduler.model.job import (
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import AttemptMeasure
 from gpu_scheduler.store.interface import JobQuery, JobVisibility, Store, SweepCount
-from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
+from gpu_scheduler.store.rows import AttemptRow, EnvironmentRow, JobRow, TaskRow
 from gpu_scheduler.wire.job_reader import SHELL, read_patch
 from gpu_scheduler.wire.jobs import JobPatch, PriorityRequest, read_tasks
 from gpu_scheduler.wire.times import read_time, write_time
@@ -647,7 +647,8 @@ async def resubmit_job(context: Context, request: Request) -> Response:
     """
     row = await _whole(context, request)
     job, caller = row.job, request.caller
-    launch = await asyncio.to_thread(_launch_to_repeat, context.service.store, row, "resubmitted")
+    store = context.service.store
+    launch, captured = await asyncio.to_thread(_launch_to_repeat, store, row, "resubmitted")
     if row.state not in ENDED:
         raise WrongState(f"{display_name(job.id)} is {row.state}; only an ended job is resubmitted")
     if job.service:
@@ -667,20 +668,26 @@ async def resubmit_job(context: Context, request: Request) -> Response:
         dependencies=(),
         hold=False,
     )
-    command = Submit(again, replace(launch, gid=caller.gid or 0))
+    # The rules of the site check the captured environment again: they may have changed.
+    command = Submit(again, replace(launch, gid=caller.gid or 0), captured)
     data = request.params["job_id"].encode()
     return await context.idempotency.run_once(request, data, command, job_submitted)
 
 
-def _launch_to_repeat(store: Store, row: JobRow, done: str) -> Launch | None:
-    """Return how a job is run; raise if its captured environment no longer exists."""
+def _launch_to_repeat(
+    store: Store, row: JobRow, done: str
+) -> tuple[Launch | None, EnvironmentRow | None]:
+    """Return how a job is run, and its captured environment; raise if that no longer exists."""
     launch = store.launch(row.job.id)
-    if launch is not None and launch.captured and store.environment(launch.captured) is None:
+    if launch is None or not launch.captured:
+        return launch, None
+    variables = store.environment(launch.captured)
+    if variables is None:
         raise WrongState(
             f"{display_name(row.job.id)} cannot be {done}: its captured environment was deleted "
             "(retention.environments_days); submit it from your own environment"
         )
-    return launch
+    return launch, EnvironmentRow(launch.captured, tuple(variables.items()))
 
 
 def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
