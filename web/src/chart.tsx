@@ -28,12 +28,7 @@ export function TimeChart({ label, seconds, series, unit, height = 200, steps = 
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const shape = series.map((one) => `${one.name} ${one.dashed ?? false}`).join("\n");
-  // A step lasts to the next one: the last needs an end.
-  const last = seconds.at(-1);
-  const ends = steps && last !== undefined && until !== undefined && until > last;
-  const data: uPlot.AlignedData = ends
-    ? [[...seconds, until], ...series.map((one) => [...one.values, one.values.at(-1) ?? null])]
-    : [seconds, ...series.map((one) => one.values)];
+  const data = drawable(seconds, series, steps ? until : undefined);
   useEffect(() => {
     const box = place.current;
     if (!box) return undefined;
@@ -74,6 +69,14 @@ export function TimeChart({ label, seconds, series, unit, height = 200, steps = 
   );
 }
 
+// A step lasts to the next one, so the last needs an end; one point alone has no width.
+function drawable(seconds: number[], series: Series[], until: number | undefined): uPlot.AlignedData {
+  const last = seconds.at(-1);
+  if (last !== undefined && until !== undefined && until > last) return [[...seconds, until], ...series.map((one) => [...one.values, one.values.at(-1) ?? null])];
+  if (last !== undefined && seconds.length === 1) return [[last, last + LEAST_SECONDS], ...series.map((one) => [...one.values, null])];
+  return [seconds, ...series.map((one) => one.values)];
+}
+
 function figure(value: number | null): string {
   return value === null ? "–" : trim(value, 2);
 }
@@ -99,11 +102,7 @@ function options(series: Series[], unit: string, width: number, height: number, 
       })),
     ],
     axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => String(Number(tick.toPrecision(3)))) }],
-    scales: {
-      // One point has no width of its own.
-      x: { range: (_, low, high) => [low ?? 0, Math.max(high ?? 0, (low ?? 0) + LEAST_SECONDS)] },
-      y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] },
-    },
+    scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] } },
     cursor: { points: { size: 6 } },
   };
 }

@@ -6759,9 +6759,7 @@ function TimeChart({ label, seconds, series, unit, height = 200, steps = false, 
   const place2 = A2(null);
   const plot = A2(null);
   const shape = series.map((one) => `${one.name} ${one.dashed ?? false}`).join("\n");
-  const last = seconds.at(-1);
-  const ends = steps && last !== void 0 && until2 !== void 0 && until2 > last;
-  const data = ends ? [[...seconds, until2], ...series.map((one) => [...one.values, one.values.at(-1) ?? null])] : [seconds, ...series.map((one) => one.values)];
+  const data = drawable(seconds, series, steps ? until2 : void 0);
   h2(() => {
     const box = place2.current;
     if (!box) return void 0;
@@ -6802,6 +6800,12 @@ function TimeChart({ label, seconds, series, unit, height = 200, steps = false, 
     ] })
   ] });
 }
+function drawable(seconds, series, until2) {
+  const last = seconds.at(-1);
+  if (last !== void 0 && until2 !== void 0 && until2 > last) return [[...seconds, until2], ...series.map((one) => [...one.values, one.values.at(-1) ?? null])];
+  if (last !== void 0 && seconds.length === 1) return [[last, last + LEAST_SECONDS], ...series.map((one) => [...one.values, null])];
+  return [seconds, ...series.map((one) => one.values)];
+}
 function figure(value) {
   return value === null ? "–" : trim(value, 2);
 }
@@ -6826,11 +6830,7 @@ function options(series, unit, width, height, steps) {
       }))
     ],
     axes: [axis, { ...axis, size: 56, values: (_6, ticks2) => ticks2.map((tick) => String(Number(tick.toPrecision(3)))) }],
-    scales: {
-      // One point has no width of its own.
-      x: { range: (_6, low, high) => [low ?? 0, Math.max(high ?? 0, (low ?? 0) + LEAST_SECONDS)] },
-      y: { range: (_6, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] }
-    },
+    scales: { y: { range: (_6, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] } },
     cursor: { points: { size: 6 } }
   };
 }
