@@ -81,6 +81,29 @@ def once_per_object(function: Callable[[ObjectT], ResultT]) -> Callable[[ObjectT
     return remembered
 
 
+OtherT = TypeVar("OtherT")
+
+
+def once_per_pair(
+    function: Callable[[ObjectT, OtherT], ResultT],
+) -> Callable[[ObjectT, OtherT], ResultT]:
+    """Work something out once for a version of an object beside another value, and keep it there.
+
+    Only the last other value is remembered, by its identity.
+    """
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @wraps(function)
+    def remembered(one: ObjectT, other: OtherT) -> ResultT:
+        known: dict[str, Any] = one.__dict__
+        if name not in known or known[name][0] is not other:
+            known[name] = (other, function(one, other))
+        result: ResultT = known[name][1]
+        return result
+
+    return remembered
+
+
 class ListMeta(Value, frozen=True, kw_only=True):
     """The version of a list, and where its next page begins."""
 

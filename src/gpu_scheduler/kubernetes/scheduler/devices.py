@@ -30,8 +30,8 @@ from gpu_scheduler.kubernetes.names import (
     device_lease_name,
 )
 from gpu_scheduler.kubernetes.objects import Lease, Node, Value, once_per_object
-from gpu_scheduler.kubernetes.quantities import CPU, MEMORY, amounts
-from gpu_scheduler.kubernetes.scheduler.filters import is_ready
+from gpu_scheduler.kubernetes.quantities import CPU, MEMORY
+from gpu_scheduler.kubernetes.scheduler.filters import is_ready, node_allocatable
 from gpu_scheduler.kubernetes.scheduler.objects_view import Objects
 from gpu_scheduler.model.node import (
     Device,
@@ -185,7 +185,7 @@ def inventories(objects: Objects, now_ms: int) -> dict[str, Inventory]:
 
 def _inventory(node: Node, ordinal: int, objects: Objects, now_ms: int) -> Inventory:
     name = node.metadata.name
-    allocatable = amounts(node.status.allocatable, up=False)
+    allocatable = node_allocatable(node)
     labels = node.metadata.labels
     status = objects.node_statuses.get(("", name))
     gpus = {gpu.index: gpu for gpu in status.status.gpus} if status is not None else {}

@@ -112,9 +112,7 @@ class Filters:
         """Sum up what all bound pods take."""
         self._objects = objects
         self.loads: dict[str, NodeLoad] = {
-            node.metadata.name: NodeLoad(
-                node=node, allocatable=amounts(node.status.allocatable, up=False)
-            )
+            node.metadata.name: NodeLoad(node=node, allocatable=node_allocatable(node))
             for _, node in sorted(objects.nodes.items())
         }
         self._offering: frozenset[str] | None = None
@@ -357,6 +355,12 @@ def node_rejection(pod: Pod, node: Node) -> str:
         value = f"={taint.value}" if taint.value else ""
         return f"with the taint {taint.key}{value}:{taint.effect}"
     return ""
+
+
+@once_per_object
+def node_allocatable(node: Node) -> Amounts:
+    """What a node has for pods."""
+    return amounts(node.status.allocatable, up=False)
 
 
 def is_ready(node: Node) -> bool:

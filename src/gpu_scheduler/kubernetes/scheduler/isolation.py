@@ -21,10 +21,10 @@ from gpu_scheduler.kubernetes.crds.claim import GpuClaim
 from gpu_scheduler.kubernetes.crds.node_status import GpuNodeStatus
 from gpu_scheduler.kubernetes.names import CLAIM_ANNOTATION, SCHEDULER_NAME
 from gpu_scheduler.kubernetes.objects import Node, Object, Pod, once_per_object
-from gpu_scheduler.kubernetes.quantities import amounts, pod_requests
+from gpu_scheduler.kubernetes.quantities import pod_requests
 from gpu_scheduler.kubernetes.scheduler.decision import WaitingPod
 from gpu_scheduler.kubernetes.scheduler.devices import reported_devices
-from gpu_scheduler.kubernetes.scheduler.filters import host_ports
+from gpu_scheduler.kubernetes.scheduler.filters import host_ports, node_allocatable
 from gpu_scheduler.kubernetes.scheduler.objects_view import Key, Objects, has_ended, is_bound
 from gpu_scheduler.kubernetes.scheduler.workloads import claim_request
 from gpu_scheduler.model.errors import InvalidRequest
@@ -120,7 +120,7 @@ def problem(one: Object) -> str:
     try:
         match one:
             case Node():
-                amounts(one.status.allocatable, up=False)
+                node_allocatable(one)
             case GpuNodeStatus():
                 reported_devices(one, 0)
             case Pod():

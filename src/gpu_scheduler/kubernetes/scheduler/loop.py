@@ -134,6 +134,9 @@ class LoopSettings:
     """A pod gets a new sentence at most so often."""
     forecast_seconds: float = 5.0
     """Expected starts are worked out at most so often."""
+    forming_seconds: float = 2.0
+    """A pod is told that others of its gang are missing only if they are for so long: a controller
+    creates them one after the other, and hundreds of sentences would delay their start."""
     protected_seconds: float = 60.0
     """A pod whose eviction was refused is not evicted for so long."""
     ahead_seconds: float = 60.0
@@ -218,6 +221,7 @@ class Scheduler:
         self._recorded_at = float("-inf")
         self._protected_until: dict[str, float] = {}
         self._incomplete_since_ms: dict[str, int] = {}
+        self._forming_since: dict[Key, float] = {}
         self._told_at: dict[str, float] = {}
         self._told_statuses: dict[str, GpuClaimStatus] = {}
         self._told_reservations: dict[str, GpuReservationStatus] = {}
@@ -519,7 +523,12 @@ class Scheduler:
     ) -> None:
         """Tell users what is new; a report that fails is repeated by a later cycle."""
         at, now = asyncio.get_running_loop().time(), self._now()
-        due = {key: one for key, one in decision.waiting.items() if self._may_tell(one.pod, at)}
+        early = self._told_too_early(translation.workloads.forming, at)
+        due = {
+            key: one
+            for key, one in decision.waiting.items()
+            if key not in early and self._may_tell(one.pod, at)
+        }
         for condition in condition_writes(due):
             uid = condition.pod.metadata.uid
             self._told_at[uid] = at
@@ -566,6 +575,15 @@ class Scheduler:
         self._event_reasons = {
             uid: reason for uid, reason in self._event_reasons.items() if uid in known
         }
+
+    def _told_too_early(self, forming: frozenset[Key], at: float) -> set[Key]:
+        """The pods of gangs whose other pods may still be on their way; a later cycle tells."""
+        self._forming_since = {key: self._forming_since.get(key, at) for key in forming}
+        seconds = self._settings.forming_seconds
+        early = {key for key, since in self._forming_since.items() if at - since < seconds}
+        if early:
+            asyncio.get_running_loop().call_later(seconds, self.wake)
+        return early
 
     def _record_reservations(self, decision: Decision, at: float) -> None:
         """Write down the reservations of blocked jobs if they have changed, now and then."""

@@ -29,7 +29,7 @@ from gpu_scheduler.kubernetes.names import (
     OWNER_ANNOTATION,
     SCHEDULER_NAME,
 )
-from gpu_scheduler.kubernetes.objects import Pod, once_per_object
+from gpu_scheduler.kubernetes.objects import Pod, once_per_object, once_per_pair
 from gpu_scheduler.kubernetes.quantities import CPU, MEMORY, amount, pod_requests
 from gpu_scheduler.kubernetes.scheduler.devices import MIB, DeviceLeases
 from gpu_scheduler.kubernetes.scheduler.dra.needs import ClaimReader, DeviceNeeds
@@ -111,6 +111,8 @@ class Workloads:
     refused: Mapping[Key, str] = field(default_factory=dict)
     """Pods that do not queue, and why."""
     gangs: Mapping[str, GangState] = field(default_factory=dict)
+    forming: frozenset[Key] = frozenset()
+    """Pods of gangs of which too few pods exist; most of them are being created."""
     usage: tuple[GpuUse, ...] = ()
     next_begin_ms: int | None = None
 
@@ -275,6 +277,17 @@ def member_of(pod: Pod, claim: GpuClaim | None, reader: ClaimReader | None = Non
     needs = None
     if pod.spec.resource_claims and not is_bound(pod) and reader is not None:
         needs = reader.needs(pod, claim)
+    if needs is None:
+        return _member_without_needs(pod, claim)
+    return _member(pod, claim, needs)
+
+
+@once_per_pair
+def _member_without_needs(pod: Pod, claim: GpuClaim | None) -> Member:
+    return _member(pod, claim, None)
+
+
+def _member(pod: Pod, claim: GpuClaim | None, needs: DeviceNeeds | None) -> Member:
     if claim is None:
         return _member_by_requests(pod, needs)
     requests = pod_requests(pod)
@@ -448,17 +461,20 @@ class _JobMaker:
 
     def make(self, groups: Mapping[str, _Group], refused: dict[Key, str]) -> Workloads:
         gangs: dict[str, GangState] = {}
+        forming: set[Key] = set()
         for number, group in enumerate(groups.values(), 1):
             # Two numbers for each group: what runs of it, and what waits.
             if group.placed:
                 self._add_running(group, 2 * number)
             if group.claim is not None and group.claim.spec.gang is not None:
-                gangs[group.id] = GangState(
+                gang = gangs[group.id] = GangState(
                     placed=len(group.placed),
                     ended=group.ended,
                     waiting=len(group.members),
                     minimum=_gang_minimum(group),
                 )
+                if gang.placed + gang.ended + gang.waiting < gang.minimum:
+                    forming |= {member.pod.key for member in group.members}
             if group.members:
                 refusal = self._add_waiting(group, 2 * number + 1)
                 for member in group.members if refusal else ():
@@ -468,6 +484,7 @@ class _JobMaker:
             running=tuple(self._running),
             refused=refused,
             gangs=gangs,
+            forming=frozenset(forming),
             next_begin_ms=self._next_begin_ms,
         )
 
