@@ -323,6 +323,32 @@ def test_pods_are_bound_while_reports_are_slow() -> None:
     play(world, prepare, ends=soon)
 
 
+def test_pods_of_a_gang_that_is_being_created_are_not_told_that_others_are_missing() -> None:
+    """They are told when the others are missing still after a while."""
+    world = World()
+
+    def told(name: str) -> list[str]:
+        found = world.pods()[name].get("status", {}).get("conditions", ())
+        return [one["message"] for one in found if one["type"] == "PodScheduled"]
+
+    async def main() -> None:
+        for name in (NAMESPACE, LEASE_NAMESPACE):
+            await world.create({"kind": "Namespace", "metadata": {"name": name}})
+        await world.create(a_node("a", gpus=1))
+        await world.create(a_claim("train", gang={"minMembers": 3}))
+        world.scheduler("first", always_leads=True)
+        for number in range(2):
+            await world.create(a_pod(f"w{number}", claim="train"))
+            await asyncio.sleep(0.5)
+        assert not told("w0")
+        await world.until(lambda: bool(told("w0")) and bool(told("w1")), seconds=10.0)
+        assert "2 of the 3 pods" in told("w1")[0]
+        for task in world.tasks:
+            task.cancel()
+
+    world.loop.run(main())
+
+
 def test_a_claim_tells_its_gpus_right_after_the_binding() -> None:
     """Also while the scheduler does not see its own Binding yet."""
     world = World()

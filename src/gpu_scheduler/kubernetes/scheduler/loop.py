@@ -128,6 +128,8 @@ class LoopSettings:
 
     quiet_seconds: float = 0.02
     """After a change, others are awaited for so long: they often come together."""
+    burst_seconds: float = 0.2
+    """While changes keep coming, a cycle begins at the latest after so long."""
     idle_seconds: float = 10.0
     """Without any change a cycle runs so often, for deadlines and what was not written before."""
     retold_seconds: float = 10.0
@@ -276,10 +278,15 @@ class Scheduler:
         try:
             async with asyncio.timeout(self._settings.idle_seconds):
                 await self._changed.wait()
-            await asyncio.sleep(self._settings.quiet_seconds)
         except TimeoutError:
-            pass
-        self._changed.clear()
+            return
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + self._settings.burst_seconds
+        while self._changed.is_set():
+            self._changed.clear()
+            await asyncio.sleep(self._settings.quiet_seconds)
+            if loop.time() >= latest:
+                self._changed.clear()
 
     async def cycle(self) -> None:
         """Repair, decide, write and report once.
