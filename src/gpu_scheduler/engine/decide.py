@@ -626,12 +626,11 @@ class _BlockedJobs:
         No reasons are kept for their shapes, as each tenant has shapes of its own.
         """
         state, waiting = self._context.state, self._context.state.queue.batch_shapes
-        self._merge.give_up(waiting.get(shape.base, ()), self._may_evict)
+        self._merge.give_up({shape.base}, self._may_evict)
         if not self._gave_up_gpus and state.index.is_full:
             self._gave_up_gpus = True
-            for base, shapes in waiting.items():
-                if state.shapes_of_base[base][0].ends_with_gpus:
-                    self._merge.give_up(shapes, self._may_evict)
+            ends = {base for base in waiting if state.shapes_of_base[base][0].ends_with_gpus}
+            self._merge.give_up(ends, self._may_evict)
 
     def _may_evict(self, group: Group) -> bool:
         """Tell whether victims may still be searched for a job of the group."""
@@ -678,7 +677,7 @@ class _BlockedJobs:
             attempt = AttemptClass.INTERACTIVE
         elif not is_left() and not is_left(AttemptClass.TENANT_GUARANTEED):
             return False
-        elif self._context.quota.right(entry) is not None:
+        elif self._context.quota.has_right(entry):
             attempt = AttemptClass.TENANT_GUARANTEED
         if not is_left(attempt):
             return False
@@ -690,7 +689,7 @@ class _BlockedJobs:
         alone = (
             entry.shape.interactive
             or not tenant.can_preempt_others
-            or bool(tree.path(entry.waiting.job))
+            or tree.leaf(entry.group.key[0], entry.group.key[1]) is not None
         )
         key = (alone, entry.shape.id if alone else entry.shape.base, job.closure)
         if self._attempts.has_failed(key, entry.static_class):

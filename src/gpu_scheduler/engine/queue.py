@@ -7,7 +7,7 @@ not fit, not all that wait.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from operator import lt
@@ -326,10 +326,12 @@ class Merge:
         self._dropped_for: dict[GroupKey, set[int]] = {}
         self._dead: set[int] = set()
         self._given_up: set[int] = set()
+        self._given_up_bases: set[int] = set()
         self._may_evict: Callable[[Group], bool] = lambda _group: False
         self._not_exempt: set[Group] = set()
         self._closed_from: dict[GroupKey, int] = {}
         self._of_shape = queue.of_shape
+        self._batch_shapes = queue.batch_shapes
         self._entries = queue.entries
         self._penalty_ms = penalty_ms
         self._heap = [
@@ -385,13 +387,15 @@ class Merge:
         """Return no more jobs of an account that need so many GPUs; without a user, of a tenant."""
         self._closed_from[account] = min(gpu_milli, self._closed_from.get(account, gpu_milli))
 
-    def give_up(self, shapes: Iterable[int], may_evict: Callable[[Group], bool]) -> None:
-        """Return no more jobs of these waiting shapes, except those of some groups.
+    def give_up(self, bases: Set[int], may_evict: Callable[[Group], bool]) -> None:
+        """Return no more jobs that need the same room, except interactive ones and some groups.
 
         `may_evict` tells which groups are exempt; one that is not exempt is not later.
         """
         self._may_evict = may_evict
-        self._given_up.update(shapes)
+        for base in self._batch_shapes.keys() & bases - self._given_up_bases:
+            self._given_up_bases.add(base)
+            self._given_up.update(self._batch_shapes[base])
 
     def _is_exempt(self, group: Group) -> bool:
         """Tell whether jobs of the group are returned although their shape was given up."""

@@ -80,7 +80,7 @@ def test_shape_that_is_given_up_is_left_to_exempt_groups() -> None:
     state = a_state(queue=jobs)
     merge = merged(state)
     shape = state.queue.entries[1].shape
-    merge.give_up(state.queue.batch_shapes[shape.base], lambda group: group.key[0] == "a")
+    merge.give_up({shape.base}, lambda group: group.key[0] == "a")
     assert numbers(merge) == [2, 4]
 
 

@@ -290,26 +290,28 @@ class PreemptionReasons:
     def _class_reason(
         self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
     ) -> PreemptionReason | None:
-        if self._is_guaranteed_to_other_pool(rights, victim, reclaimed):
-            return None
-        job = victim.running.job
-        if rights.tree.is_guaranteed(job, victim.amounts, rights.path, reclaimed):
-            return None
         entry = rights.job.entry
+        running = victim.running
         if rights.interactive and self._is_batch_of(entry, victim):
-            return PreemptionReason.INTERACTIVE
-        if not rights.other_tenants:
+            reason = PreemptionReason.INTERACTIVE
+        elif not rights.other_tenants:
             return None
-        if victim.static_class + self._policy.preempt_gap <= entry.static_class:
-            return PreemptionReason.CLASS
-        if (
-            victim.running.backfilled
-            and victim.running.overrun
+        elif victim.static_class + self._policy.preempt_gap <= entry.static_class:
+            reason = PreemptionReason.CLASS
+        elif (
+            running.backfilled
+            and running.overrun
             and victim.static_class <= entry.static_class
             and rights.reservation_due
         ):
-            return PreemptionReason.OVERRUN
-        return None
+            reason = PreemptionReason.OVERRUN
+        else:
+            return None
+        if self._is_guaranteed_to_other_pool(rights, victim, reclaimed):
+            return None
+        if rights.tree.is_guaranteed(running.job, victim.amounts, rights.path, reclaimed):
+            return None
+        return reason
 
     def _is_guaranteed_to_other_pool(
         self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed

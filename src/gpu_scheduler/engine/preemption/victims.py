@@ -307,6 +307,8 @@ class VictimSearch:
         if self._what_if.scratch_copy(ordinal).choose_any(shape) is not None:
             return []
         victims = self._reasons.victims_on(self._rights, ordinal, self._reclaimed)
+        if not victims:
+            return None
         room = self._first_that_make_room(victims, ordinal, shape)
         if room is None and any(reason is PreemptionReason.LENT for _, reason in victims):
             # What was lent may have been reclaimed from victims that leave no device whole.

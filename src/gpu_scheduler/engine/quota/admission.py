@@ -534,6 +534,9 @@ class Admission:
     ) -> Reason | None:
         """Why the tree does not let the job have so much of a resource, or None."""
         column = tree.accounts[resource]
+        may_borrow = self._can_be_reclaimed(job)
+        if resource != HOURS and column.covers(leaf, milli, borrow=may_borrow):
+            return None
         user = job.user if tree.has_users(job.tenant) else ""
         node = column.over_maximum(leaf, milli)
         if node is not None and resource == HOURS:
@@ -542,8 +545,7 @@ class Admission:
             most = node.limits.maximum or 0
             found = f"{MAY_HOLD} {_gpus(most, resource)}"
             return _tree_reason(node, resource, (milli, most, node.used), found, "end", user)
-        may_borrow = self._can_be_reclaimed(job)
-        if resource == HOURS or column.covers(leaf, milli, borrow=may_borrow):
+        if resource == HOURS:
             return None
         node = column.at(leaf)
         guaranteed = node.limits.guaranteed

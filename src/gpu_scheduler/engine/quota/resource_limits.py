@@ -265,6 +265,11 @@ class Column:
         keeps = {node for node in self.nodes.values() if node.withheld > node.children_withheld}
         return [node for node in keeps.difference(path) if keeps.isdisjoint(node.path[1:])]
 
+    def is_entitled(self, key: Key, milli: int) -> bool:
+        """Tell whether so much more is within a guarantee, so that it may be reclaimed."""
+        covering = self.covering(key, milli, Reserve.IDLE)
+        return covering is not None and covering.parent is not None
+
     def entitlement(self, key: Key, milli: int) -> Entitlement | None:
         """The right to reclaim for so much more; None if it is not within a guarantee."""
         covering = self.covering(key, milli, Reserve.IDLE)

@@ -147,8 +147,7 @@ class QuotaTree:
         """The node of a user's jobs in a tenant; None if no node limits them."""
         if not self.accounts:
             return None
-        of_user = f"{tenant}/{user}"
-        if of_user in self._nodes:
+        if tenant in self._users and (of_user := f"{tenant}/{user}") in self._nodes:
             return of_user
         if tenant in self.accounts[ANY_MODEL].nodes:
             return tenant
@@ -233,16 +232,25 @@ class QuotaTree:
             return frozenset()
         return frozenset(node.key for node in self.accounts[ANY_MODEL].at(leaf).path)
 
-    def right(self, job: Job, amounts: Amounts) -> Right | None:
-        """The right of a waiting job to reclaim, if it is within a guarantee; or None.
+    def _reclaimable(self, amounts: Amounts) -> str:
+        """What a job reclaims: a guarantee of its GPU model comes before one of all models."""
+        own = [model for model in self.models if model in amounts.models]
+        return own[0] if len(own) == 1 else ANY_MODEL
 
-        A guarantee of its GPU model comes before one of all models.
-        """
+    def has_right(self, job: Job, amounts: Amounts) -> bool:
+        """Tell whether a waiting job is within a guarantee, so that it may reclaim."""
+        leaf = self.leaf(job.tenant, job.user)
+        if leaf is None or not amounts.gpu_milli:
+            return False
+        resource = self._reclaimable(amounts)
+        return self.accounts[resource].is_entitled(leaf, amounts.of(resource))
+
+    def right(self, job: Job, amounts: Amounts) -> Right | None:
+        """The right of a waiting job to reclaim, or None."""
         leaf = self.leaf(job.tenant, job.user)
         if leaf is None or not amounts.gpu_milli:
             return None
-        own = [model for model in self.models if amounts.of(model)]
-        resource = own[0] if len(own) == 1 else ANY_MODEL
+        resource = self._reclaimable(amounts)
         found = self.accounts[resource].entitlement(leaf, amounts.of(resource))
         return None if found is None else Right(resource, found)
 
@@ -253,7 +261,7 @@ class QuotaTree:
         """
         leaf = self.leaf(tenant, user)
         found = (
-            self.accounts[resource].entitlement(leaf, milli) is not None
+            self.accounts[resource].is_entitled(leaf, milli)
             for resource in (ANY_MODEL, *self.models)
         )
         return leaf is not None and (any(found) if milli == 1 else all(found))

@@ -136,6 +136,11 @@ class QuotaUsage:
         with self.without_evicting():
             return self.refusal(entry)
 
+    def has_right(self, entry: Entry) -> bool:
+        """Tell whether the job may reclaim what others borrowed."""
+        job, tree = entry.waiting.job, self.admission.tree
+        return bool(tree.accounts) and tree.has_right(job, self._least_amounts(job))
+
     def right(self, entry: Entry) -> Right | None:
         """The right of the job to reclaim what others borrowed, or None."""
         if not self.admission.tree.accounts:
