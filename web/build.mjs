@@ -12,7 +12,7 @@ mkdirSync(target, { recursive: true });
 for (const name of ["index.html", "icon.svg"]) copyFileSync(join(here, "src", name), join(target, name));
 await build({
   absWorkingDir: here,
-  entryPoints: { app: "src/app.tsx", style: "src/style.css" },
+  entryPoints: { app: "src/main.tsx", style: "src/style.css" },
   outdir: target,
   bundle: true,
   format: "esm",

@@ -1,6 +1,5 @@
 // The frame of the dashboard: which page is shown, who looks, and the keys that work everywhere.
 import { signal } from "@preact/signals";
-import { render } from "preact";
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Admin } from "./admin";
@@ -53,13 +52,16 @@ function readRoute(): string[] {
   const parts = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
   return (parts.length ? parts : ["cluster"]).map(decodeURIComponent);
 }
-addEventListener("hashchange", () => {
-  route.value = readRoute();
-  scrollTo(0, 0);
-});
-
-function App(): JSX.Element {
+export function App(): JSX.Element {
   const [showsKeys, setShowsKeys] = useState(false);
+  useEffect(() => {
+    const follow = (): void => {
+      route.value = readRoute();
+      scrollTo(0, 0);
+    };
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, []);
   useEffect(() => {
     void call("GET /me")
       .then((found) => {
@@ -171,6 +173,3 @@ function KeyList({ close }: { close: () => void }): JSX.Element {
     </dialog>
   );
 }
-
-const place = document.getElementById("app");
-if (place) render(<App />, place);

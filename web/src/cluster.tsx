@@ -3,8 +3,8 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { call, me, useLive } from "./api";
 import type { GpuForm, NodeForm } from "./api-types";
-import { Empty, Facts, JobLink, Meter, Problem, State, Table, Who, WindowedTable, ask, attempt } from "./components";
-import type { Column } from "./components";
+import { Empty, Facts, Figures, JobLink, Meter, Problem, State, Table, Who, WindowedTable, ask, attempt } from "./components";
+import type { Column, Figure } from "./components";
 import { count, hue, memory, plural, trim } from "./format";
 import { gpuId, useGpus } from "./readings";
 
@@ -86,25 +86,16 @@ function Summary({ gpus, running, waiting }: { gpus: GpuForm[]; running: number;
   const busy = gpus.filter((gpu) => gpu.utilisation_percent !== null);
   const load = busy.reduce((sum, gpu) => sum + (gpu.utilisation_percent ?? 0), 0) / Math.max(1, busy.length);
   const power = gpus.reduce((sum, gpu) => sum + (gpu.power_watts ?? 0), 0);
-  const figures: [string, string, string][] = [
-    [`${trim(used, 1)}`, `of ${count(gpus.length)} GPUs allocated`, ""],
-    [count(free), "free", ""],
+  const figures: Figure[] = [
+    [`${trim(used, 1)}`, `of ${count(gpus.length)} GPUs allocated`],
+    [count(free), "free"],
     [count(running), "jobs running", "#/jobs"],
     [count(waiting), "jobs waiting", "#/jobs"],
   ];
-  if (busy.length) figures.push([`${Math.round(load)} %`, "mean utilisation", ""]);
-  if (power) figures.push([power < 10_000 ? `${Math.round(power)} W` : `${trim(power / 1000, 1)} kW`, "power", ""]);
-  if (bad) figures.push([count(bad), bad === 1 ? "GPU takes no work" : "GPUs take no work", ""]);
-  return (
-    <ul class="figures">
-      {figures.map(([figure, label, link]) => (
-        <li key={label}>
-          <strong>{figure}</strong>
-          {link ? <a href={link}>{label}</a> : <span>{label}</span>}
-        </li>
-      ))}
-    </ul>
-  );
+  if (busy.length) figures.push([`${Math.round(load)} %`, "mean utilisation"]);
+  if (power) figures.push([power < 10_000 ? `${Math.round(power)} W` : `${trim(power / 1000, 1)} kW`, "power"]);
+  if (bad) figures.push([count(bad), bad === 1 ? "GPU takes no work" : "GPUs take no work"]);
+  return <Figures of={figures} />;
 }
 
 // A declared GPU has no sensors and reports 0.

@@ -69,6 +69,23 @@ export function Facts({ of }: { of: [string, ComponentChildren][] }): JSX.Elemen
   );
 }
 
+export type Figure = [value: string, name: string, link?: string, foot?: string];
+
+// The numbers that matter most, with their names.
+export function Figures({ of }: { of: Figure[] }): JSX.Element {
+  return (
+    <ul class="figures">
+      {of.map(([value, name, link, foot]) => (
+        <li key={name}>
+          <strong>{value}</strong>
+          {link ? <a href={link}>{name}</a> : <span>{name}</span>}
+          {foot ? <small class="muted">{foot}</small> : null}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
 export function Code({ text }: { text: string }): JSX.Element {
   const copy = (): void => {
     void navigator.clipboard?.writeText(text).then(() => notify("Copied."));
@@ -90,6 +107,7 @@ export interface Column<T> {
   of: (row: T) => ComponentChildren;
   right?: boolean;
   grow?: boolean;
+  title?: string;
   sort?: string;
   key?: string;
 }
@@ -101,7 +119,7 @@ export function Table<T>({ columns, rows, id, label }: { columns: Column<T>[]; r
         <thead>
           <tr>
             {columns.map((column) => (
-              <th key={column.name} scope="col" class={`${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`}>
+              <th key={column.key ?? column.name} scope="col" title={column.title} class={`${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`}>
                 {column.name}
               </th>
             ))}
@@ -111,7 +129,7 @@ export function Table<T>({ columns, rows, id, label }: { columns: Column<T>[]; r
           {rows.map((row) => (
             <tr key={id(row)}>
               {columns.map((column) => (
-                <td key={column.name} class={`${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`}>
+                <td key={column.key ?? column.name} class={`${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`}>
                   {column.of(row)}
                 </td>
               ))}

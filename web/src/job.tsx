@@ -5,7 +5,7 @@ import { act } from "./actions";
 import type { Action } from "./actions";
 import { call, useLive } from "./api";
 import type { AttemptForm, Explanation, JobForm, MeasureForm } from "./api-types";
-import { TimeChart } from "./chart";
+import { Chart } from "./chart";
 import { Code, Facts, JobLink, Problem, State, Table, Who } from "./components";
 import { duration, isNarrow, memory, plural, since, time, trim, until } from "./format";
 import { line } from "./jobfile";
@@ -222,7 +222,7 @@ function Readings({ job }: { job: JobForm }): JSX.Element | null {
       {data.gpus.length > MOST_CURVES ? <p class="note">{`The first ${MOST_CURVES} of ${data.gpus.length} GPUs are drawn.`}</p> : null}
       <div class="two">
         {charts.map((chart) => (
-          <TimeChart key={chart.name} label={chart.label} seconds={chart.seconds} series={chart.series} unit={chart.unit} height={160} />
+          <Chart key={chart.name} label={chart.label} points={chart.seconds} series={chart.series} unit={chart.unit} height={160} />
         ))}
       </div>
     </section>

@@ -3,9 +3,9 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { call, useLive } from "./api";
 import type { AccountForm, FairShareForm, Invoice, JudgementForm, QuotaNodeForm, ReportForm, TenantForm } from "./api-types";
-import { TimeChart } from "./chart";
-import { JobLink, Meter, Problem, Table, Who } from "./components";
-import type { Column } from "./components";
+import { Chart } from "./chart";
+import { Figures, JobLink, Meter, Problem, Table, Who } from "./components";
+import type { Column, Figure } from "./components";
 import { count, duration, plural, time, trim } from "./format";
 
 const PERIODS = ["today", "week", "month", "year"] as const;
@@ -55,7 +55,7 @@ export function People(): JSX.Element {
 
 function Totals({ report }: { report: ReportForm }): JSX.Element {
   const { total, waits } = report;
-  const figures: [string, string][] = [
+  const figures: Figure[] = [
     [trim(total.gpu_hours, 1), "GPU-hours"],
     [`${trim(total.cost, 2)} ${report.currency}`, "cost"],
     [duration(waits.median_seconds), "median wait"],
@@ -65,16 +65,7 @@ function Totals({ report }: { report: ReportForm }): JSX.Element {
   ];
   if (total.mean_utilisation_percent !== null) figures.push([`${trim(total.mean_utilisation_percent, 0)} %`, "mean utilisation"]);
   if (total.energy_kwh) figures.push([`${trim(total.energy_kwh, 1)} kWh`, "energy"]);
-  return (
-    <ul class="figures">
-      {figures.map(([figure, label]) => (
-        <li key={label}>
-          <strong>{figure}</strong>
-          <span>{label}</span>
-        </li>
-      ))}
-    </ul>
-  );
+  return <Figures of={figures} />;
 }
 
 function QuotaTree({ nodes }: { nodes: QuotaNodeForm[] }): JSX.Element {
@@ -179,7 +170,7 @@ function FairShare({ share }: { share: FairShareForm }): JSX.Element | null {
           ]}
         />
         <div class="card">
-          <TimeChart label={`GPU-hours of ${tenant}, used and deserved`} seconds={seconds} series={series} unit="GPU-hours" steps until={Date.parse(share.until) / 1000} />
+          <Chart label={`GPU-hours of ${tenant}, used and deserved`} points={seconds} series={series} unit="GPU-hours" steps until={Date.parse(share.until) / 1000} />
         </div>
       </div>
     </section>
@@ -213,7 +204,7 @@ function Users({ report }: { report: ReportForm }): JSX.Element {
       <Table label="Usage and waits of users" rows={rows} id={(one) => `${one.tenant_id} ${one.user ?? ""}`} columns={columns} />
       {seconds.length > 1 ? (
         <div class="card chart-card">
-          <TimeChart label="GPU-hours of everybody you may see" seconds={seconds} series={series} unit="GPU-hours" steps until={Date.parse(report.until) / 1000} />
+          <Chart label="GPU-hours of everybody you may see" points={seconds} series={series} unit="GPU-hours" steps until={Date.parse(report.until) / 1000} />
         </div>
       ) : null}
     </section>

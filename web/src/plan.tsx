@@ -3,8 +3,8 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { call, useLive } from "./api";
 import type { PlanForm, PlannedRun, ReservationForm } from "./api-types";
-import { Empty, Facts, JobLink, Problem, Table, Who } from "./components";
-import type { Column } from "./components";
+import { Empty, Facts, Figures, JobLink, Problem, Table, Who } from "./components";
+import type { Column, Figure } from "./components";
 import { count, duration, hue, plural, startTime, time, trim, until } from "./format";
 
 const POLL_MS = 5000;
@@ -142,23 +142,14 @@ function Summary({ plan }: { plan: PlanForm }): JSX.Element {
   const estimates = useLive((signal) => call("GET /report/estimates", { signal }), 300_000, []);
   const kept = estimates.data?.ranges;
   const running = plan.runs.filter((run) => run.kind === "running").length;
-  const figures: [string, string][] = [
+  const figures: Figure[] = [
     [count(running), running === 1 ? "job runs on these nodes" : "jobs run on these nodes"],
     [count(plan.waiting), plan.waiting === 1 ? "job could start" : "jobs could start"],
     [count(plan.forecast), "of them have an expected start"],
   ];
   if (kept?.judged && kept.within_percent !== null) figures.push([`${trim(kept.within_percent, 1)} %`, `of ${count(kept.judged)} starts fell into their range of 80 %`]);
   if (plan.reservations.length) figures.push([count(plan.reservations.length), plan.reservations.length === 1 ? "advance reservation" : "advance reservations"]);
-  return (
-    <ul class="figures">
-      {figures.map(([figure, label]) => (
-        <li key={label}>
-          <strong>{figure}</strong>
-          <span>{label}</span>
-        </li>
-      ))}
-    </ul>
-  );
+  return <Figures of={figures} />;
 }
 
 function Legend(): JSX.Element {

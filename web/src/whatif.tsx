@@ -3,8 +3,8 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { ApiError, call, useLive } from "./api";
 import type { Effect, MovedStart, OwnerEffect, WhatIfForm, WhatIfRequest } from "./api-types";
-import { Empty, JobLink, Problem, Table, Who } from "./components";
-import type { Column } from "./components";
+import { Empty, Figures, JobLink, Problem, Table, Who } from "./components";
+import type { Column, Figure } from "./components";
 import { count, duration, plural, time, trim } from "./format";
 
 // Presets that do not work by preempting running jobs, which a forecast does not count on.
@@ -175,7 +175,7 @@ function moveText(seconds: number): string {
 }
 
 function Effects({ effect, waiting }: { effect: Effect; waiting: number }): JSX.Element {
-  const figures: [string, string][] = [
+  const figures: Figure[] = [
     [count(effect.earlier), effect.earlier ? `start earlier, ${duration(effect.gained_seconds)} in all` : "start earlier"],
     [count(effect.later), effect.later ? `start later, ${duration(effect.lost_seconds)} in all` : "start later"],
     [count(effect.compared - effect.earlier - effect.later), `of ${plural(waiting, "waiting job")} stay`],
@@ -200,14 +200,7 @@ function Effects({ effect, waiting }: { effect: Effect; waiting: number }): JSX.
   ];
   return (
     <>
-      <ul class="figures">
-        {figures.map(([figure, label]) => (
-          <li key={label}>
-            <strong>{figure}</strong>
-            <span>{label}</span>
-          </li>
-        ))}
-      </ul>
+      <Figures of={figures} />
       {effect.moved.length ? (
         <>
           {effect.owners.length ? (

@@ -1,7 +1,6 @@
 """`tgpu report`: usage of a period as text, JSON or an HTML page with charts; and its invoice.
 
-The page is one file with style and charts inside; its charts are those of the simulator's report,
-where a policy corresponds to a series here.
+The page is one file, drawn like the simulator's report by the components of the dashboard.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import csv
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,22 @@ from gpu_scheduler.cli.text.values import duration_text, whole
 from gpu_scheduler.client.http1 import target
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
-from gpu_scheduler.simulator.report.charts import Bar, BarGroup, LineChart, Tick, figure, lying_bars
-from gpu_scheduler.simulator.report.charts import Policy as Series
-from gpu_scheduler.simulator.report.document import Markup, document, joined, tag, write_document
+from gpu_scheduler.simulator.report.document import (
+    Bar,
+    BarRow,
+    Bars,
+    Block,
+    Chart,
+    Column,
+    Figure,
+    Figures,
+    Page,
+    Section,
+    Series,
+    Text,
+    bounded_table,
+    write_document,
+)
 
 INVOICE_COLUMNS = ("tenant", "user", "item", "model", "amount", "unit", "price", "cost", "currency")
 MOST_ROWS = 50
@@ -272,169 +285,122 @@ def _print_accuracy(answer: dict[str, Any]) -> None:
 # HTML page
 
 MOST_BARS = 15
-MOST_TICKS = 8
 
 
-def page(report: dict[str, Any]) -> str:
-    """The whole document."""
-    title = f"GPU report for {report['period']}"
+def page(report: dict[str, Any]) -> Page:
+    """The content of the page."""
     facts = [
         ("From", _time_text(report["start"])),
         ("To", _time_text(report["end"])),
         ("As of", _time_text(report["until"])),
         ("Days in", report["time_zone"]),
     ]
-    header = tag(
-        "header",
-        tag("p", "gpu-scheduler", class_="kicker"),
-        tag("h1", title),
-        tag("dl", *(tag("div", tag("dt", name), tag("dd", text)) for name, text in facts)),
-    )
-    runs = report["low_utilisation"]
-    low_use = tag("p", "No run with a low measured utilisation.")
-    if runs:
-        table = _table(LOW_USE_HEADINGS, map(low_use_row, runs))
-        low_use = tag("div", table, class_="card accounts")
-    sections = (
-        ("Summary", _cards(report)),
-        ("Over time", _over_time(report)),
-        ("Tenants and users", _accounts(report)),
-        ("GPUs", _gpus(report)),
-        ("Low utilisation", low_use),
-    )
-    main = tag("main", *(tag("section", tag("h2", name), body) for name, body in sections))
-    return document(title, header, main)
+    sections = [
+        Section(name="Summary", blocks=[_figures(report)]),
+        Section(name="Over time", blocks=_over_time(report)),
+        Section(name="Tenants and users", blocks=_accounts(report)),
+        Section(name="GPUs", blocks=[_gpus(report)]),
+        Section(name="Low utilisation", blocks=[_low_use(report)]),
+    ]
+    return Page(title=f"GPU report for {report['period']}", facts=facts, sections=sections)
 
 
-def _cards(report: dict[str, Any]) -> Markup:
+def _figures(report: dict[str, Any]) -> Figures:
     total, waits = report["total"], report["waits"]
     ended = total["completed"] + total["failed"]
-    success = f"{100 * total['completed'] / ended:.1f}%" if ended else "-"
+    success = f"{100 * total['completed'] / ended:.1f} %" if ended else "-"
     mean = total["mean_utilisation_percent"]
-    cards = [
+    figures = [
         ("GPU-hours", f"{total['gpu_hours']:,.1f}", f"{total['started']:,} runs started"),
         (
-            "Median wait",
+            "median wait",
             duration_text(waits["median_seconds"]) if waits["count"] else "-",
             spread_text(waits),
         ),
-        ("Completed", success, f"{total['failed']:,} failed, {total['preempted']:,} preempted"),
-        ("Busy", "-" if mean is None else f"{mean:.0f}%", "mean utilisation of allocated GPUs"),
-        ("Energy", f"{total['energy_kwh']:,.1f} kWh", "used by allocated GPUs"),
-        ("Cost", f"{total['cost']:,.2f} {report['currency']}", "at the configured prices"),
+        ("completed", success, f"{total['failed']:,} failed, {total['preempted']:,} preempted"),
+        ("busy", "-" if mean is None else f"{mean:.0f} %", "mean utilisation of allocated GPUs"),
+        ("energy", f"{total['energy_kwh']:,.1f} kWh", "used by allocated GPUs"),
+        ("cost", f"{total['cost']:,.2f} {report['currency']}", "at the configured prices"),
     ]
-    return tag(
-        "div",
-        *(
-            tag("div", tag("h3", name), tag("strong", value), tag("p", foot), class_="card stat")
-            for name, value, foot in cards
-        ),
-        class_="cards",
+    return Figures(
+        figures=[Figure(name=name, value=value, foot=foot) for name, value, foot in figures]
     )
 
 
-def _over_time(report: dict[str, Any]) -> Markup:
+def _over_time(report: dict[str, Any]) -> list[Block]:
     slices = report["slices"]
     if not slices:
-        return tag("p", "The period has not started.")
-    used = _line(
-        "GPU-hours",
-        "Usage in each part of the period.",
-        slices,
-        [(Series(0, "GPU-hours"), [one["gpu_hours"] for one in slices])],
-        "GPU-hours",
-    )
-    ends = _line(
-        "Runs that ended",
-        "How runs ended in each part of the period.",
-        slices,
-        [
-            (Series(place, name), [one[name] for one in slices])
-            for place, name in enumerate(("completed", "failed", "preempted"))
-        ],
-        "runs",
-    )
-    return tag("div", used, ends, class_="pair")
+        return [Text(text="The period has not started.")]
+    points = [datetime.fromisoformat(one["start"]).timestamp() for one in slices]
 
+    def chart(title: str, note: str, names: dict[str, str], unit: str) -> Chart:
+        series = [
+            Series(name=name, values=[one[key] for one in slices]) for key, name in names.items()
+        ]
+        return Chart(title=title, note=note, axis="time", points=points, series=series, unit=unit)
 
-def _line(
-    title: str,
-    note: str,
-    slices: Sequence[dict[str, Any]],
-    lines: Sequence[tuple[Series, Sequence[float | None]]],
-    unit: str,
-) -> Markup:
-    names = [one["start"][:16].replace("T", " ").removesuffix(" 00:00") for one in slices]
-    step = max(1, -(-len(names) // MOST_TICKS))
-    first = 0.5 / len(names)
-    ticks = [
-        Tick(first + (1 - 2 * first) * place / max(1, len(names) - 1), names[place][5:])
-        for place in range(0, len(names), step)
+    ends = {name: name for name in ("completed", "failed", "preempted")}
+    return [
+        chart("GPU-hours", "Usage in each part of the period.", {"gpu_hours": "used"}, "GPU-hours"),
+        chart("Runs that ended", "How runs ended in each part of the period.", ends, "runs"),
     ]
-    chart = LineChart(label=title, lines=lines, names=names, ticks=ticks, first=first, unit=unit)
-    series = [one for one, _ in lines]
-    return figure(title, note, chart.draw(), series, chart.tips())
 
 
-def _accounts(report: dict[str, Any]) -> Markup:
+def _accounts(report: dict[str, Any]) -> list[Block]:
     if not report["users"]:
-        return tag("p", "No usage.")
-    charts = (
+        return [Text(text="No usage.")]
+    rows = list(account_rows([*report["tenants"], *report["users"]]))
+    return [
         _account_bars("GPU-hours by tenant", report["tenants"], "tenant_id"),
         _account_bars("GPU-hours by user", report["users"], "user"),
-    )
-    table = _table(ACCOUNT_HEADINGS, account_rows([*report["tenants"], *report["users"]]))
-    return joined(tag("div", *charts, class_="pair"), tag("div", table, class_="card accounts"))
+        bounded_table(_columns(ACCOUNT_HEADINGS, texts=2), rows, ""),
+    ]
 
 
-def _account_bars(title: str, accounts: list[dict[str, Any]], name: str) -> Markup:
-    series = Series(0, "GPU-hours")
+def _account_bars(title: str, accounts: list[dict[str, Any]], name: str) -> Bars:
     most = sorted(accounts, key=lambda account: account["sums"]["gpu_hours"], reverse=True)
-    groups = []
+    rows = []
     for account in most[:MOST_BARS]:
         hours = account["sums"]["gpu_hours"]
-        bar = Bar(policy=series, value=hours, text=f"{hours:,.1f} h")
-        groups.append(BarGroup(name=account[name], bars=[bar]))
-    return figure(title, "Largest users first.", lying_bars(title, groups), [series])
+        rows.append(BarRow(name=account[name], bars=[Bar(value=hours, text=f"{hours:,.1f} h")]))
+    note = f"The largest {MOST_BARS} of {len(most)}." if len(most) > MOST_BARS else ""
+    first = name.removesuffix("_id")
+    return Bars(title=title, note=note, first=first, series=["GPU-hours"], rows=rows)
 
 
-def _gpus(report: dict[str, Any]) -> Markup:
-    given, busy, peak = Series(0, "allocated"), Series(1, "busy"), Series(2, "peak")
-    groups = []
-    for gpu in report["gpus"][: 4 * MOST_BARS]:
-        figures = [(given, gpu["allocated_percent"])]
-        if gpu["mean_utilisation_percent"] is not None:
-            figures += [
-                (busy, gpu["mean_utilisation_percent"]),
-                (peak, gpu["peak_utilisation_percent"]),
-            ]
-        bars = [Bar(policy=one, value=value, text=f"{value:.0f}%") for one, value in figures]
-        groups.append(BarGroup(name=f"{gpu['node']} {gpu['index']}", bars=bars))
-    if not groups:
-        return tag("p", "No GPUs.")
-    chart = lying_bars("GPUs", groups)
-    note = "Share of time allocated, mean utilisation and peak utilisation."
-    return tag("div", figure("Use of each GPU", note, chart, [given, busy, peak]), class_="pair")
-
-
-NAMES = ("TENANT", "USER", "NAME", "MODEL", "WHERE", "ENDED", "STARTED")
-"""The columns with text, which is left-aligned; figures are right-aligned."""
-
-
-def _table(headings: Sequence[str], rows: Any) -> Markup:
-    kinds = ["text" if name in NAMES else None for name in headings]
-    titles = (tag("th", n.lower(), class_=k) for n, k in zip(headings, kinds, strict=True))
-    return tag(
-        "table",
-        tag("thead", tag("tr", *titles)),
-        tag(
-            "tbody",
-            *(
-                tag("tr", *(tag("td", c, class_=k) for c, k in zip(row, kinds, strict=True)))
-                for row in rows
-            ),
-        ),
+def _gpus(report: dict[str, Any]) -> Block:
+    names = ("allocated_percent", "mean_utilisation_percent", "peak_utilisation_percent")
+    rows = [
+        BarRow(
+            name=f"{gpu['node']} {gpu['index']}",
+            bars=[
+                None if gpu[name] is None else Bar(value=gpu[name], text=f"{gpu[name]:.0f} %")
+                for name in names
+            ],
+        )
+        for gpu in report["gpus"][: 4 * MOST_BARS]
+    ]
+    if not rows:
+        return Text(text="No GPUs.")
+    return Bars(
+        title="Use of each GPU",
+        note="Share of time allocated, mean utilisation and peak utilisation.",
+        first="GPU",
+        series=["allocated", "busy", "peak"],
+        rows=rows,
     )
+
+
+def _low_use(report: dict[str, Any]) -> Block:
+    rows = [low_use_row(run) for run in report["low_utilisation"]]
+    if not rows:
+        return Text(text="No run with a low measured utilisation.")
+    return bounded_table(_columns(LOW_USE_HEADINGS, texts=3), rows, "")
+
+
+def _columns(headings: Sequence[str], texts: int) -> list[Column]:
+    """The first columns hold text; figures are right-aligned."""
+    return [Column(name=name.lower(), right=place >= texts) for place, name in enumerate(headings)]
 
 
 def _time_text(text: str) -> str:

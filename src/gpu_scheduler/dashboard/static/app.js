@@ -1201,6 +1201,13 @@ function Facts({ of }) {
     /* @__PURE__ */ u4("dd", { children: value })
   ] }, name)) });
 }
+function Figures({ of }) {
+  return /* @__PURE__ */ u4("ul", { class: "figures", children: of.map(([value, name, link, foot]) => /* @__PURE__ */ u4("li", { children: [
+    /* @__PURE__ */ u4("strong", { children: value }),
+    link ? /* @__PURE__ */ u4("a", { href: link, children: name }) : /* @__PURE__ */ u4("span", { children: name }),
+    foot ? /* @__PURE__ */ u4("small", { class: "muted", children: foot }) : null
+  ] }, name)) });
+}
 function Code({ text }) {
   const copy2 = () => {
     void navigator.clipboard?.writeText(text).then(() => notify("Copied."));
@@ -1212,8 +1219,8 @@ function Code({ text }) {
 }
 function Table({ columns, rows, id, label }) {
   return /* @__PURE__ */ u4("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": label, children: /* @__PURE__ */ u4("table", { children: [
-    /* @__PURE__ */ u4("thead", { children: /* @__PURE__ */ u4("tr", { children: columns.map((column) => /* @__PURE__ */ u4("th", { scope: "col", class: `${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`, children: column.name }, column.name)) }) }),
-    /* @__PURE__ */ u4("tbody", { children: rows.map((row) => /* @__PURE__ */ u4("tr", { children: columns.map((column) => /* @__PURE__ */ u4("td", { class: `${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`, children: column.of(row) }, column.name)) }, id(row))) })
+    /* @__PURE__ */ u4("thead", { children: /* @__PURE__ */ u4("tr", { children: columns.map((column) => /* @__PURE__ */ u4("th", { scope: "col", title: column.title, class: `${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`, children: column.name }, column.key ?? column.name)) }) }),
+    /* @__PURE__ */ u4("tbody", { children: rows.map((row) => /* @__PURE__ */ u4("tr", { children: columns.map((column) => /* @__PURE__ */ u4("td", { class: `${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`, children: column.of(row) }, column.key ?? column.name)) }, id(row))) })
   ] }) });
 }
 var ROW_PX = 34;
@@ -2117,18 +2124,15 @@ function Summary({ gpus, running, waiting }) {
   const load = busy.reduce((sum, gpu) => sum + (gpu.utilisation_percent ?? 0), 0) / Math.max(1, busy.length);
   const power = gpus.reduce((sum, gpu) => sum + (gpu.power_watts ?? 0), 0);
   const figures = [
-    [`${trim(used, 1)}`, `of ${count(gpus.length)} GPUs allocated`, ""],
-    [count(free), "free", ""],
+    [`${trim(used, 1)}`, `of ${count(gpus.length)} GPUs allocated`],
+    [count(free), "free"],
     [count(running), "jobs running", "#/jobs"],
     [count(waiting), "jobs waiting", "#/jobs"]
   ];
-  if (busy.length) figures.push([`${Math.round(load)} %`, "mean utilisation", ""]);
-  if (power) figures.push([power < 1e4 ? `${Math.round(power)} W` : `${trim(power / 1e3, 1)} kW`, "power", ""]);
-  if (bad) figures.push([count(bad), bad === 1 ? "GPU takes no work" : "GPUs take no work", ""]);
-  return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure2, label, link]) => /* @__PURE__ */ u4("li", { children: [
-    /* @__PURE__ */ u4("strong", { children: figure2 }),
-    link ? /* @__PURE__ */ u4("a", { href: link, children: label }) : /* @__PURE__ */ u4("span", { children: label })
-  ] }, label)) });
+  if (busy.length) figures.push([`${Math.round(load)} %`, "mean utilisation"]);
+  if (power) figures.push([power < 1e4 ? `${Math.round(power)} W` : `${trim(power / 1e3, 1)} kW`, "power"]);
+  if (bad) figures.push([count(bad), bad === 1 ? "GPU takes no work" : "GPUs take no work"]);
+  return /* @__PURE__ */ u4(Figures, { of: figures });
 }
 function degrees(gpu) {
   return gpu.temperature_c ? `${gpu.temperature_c} °C` : "–";
@@ -6754,19 +6758,30 @@ uPlot.sync = _sync;
 
 // src/chart.tsx
 var LEAST_SECONDS = 60;
-var COLOURS2 = ["--bar", "--other", "--good", "--bad", "--wait", "--muted"];
-function TimeChart({ label, seconds, series, unit, height = 200, steps = false, until: until2 }) {
+var COLOURS2 = ["--bar", "--wait", "--good", "--other", "--bad", "--muted"];
+var POINT_NAMES = { time: "Time", elapsed: "Since the start", log: "Up to", nodes: "Nodes" };
+var MINUTE = 60;
+var HOUR = 3600;
+var DAY = 86400;
+var ELAPSED_STEPS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n3) => n3 * MINUTE), ...[1, 2, 3, 6, 12].map((n3) => n3 * HOUR), ...[1, 2, 7, 14, 28, 91, 182, 365].map((n3) => n3 * DAY)];
+var LOG_STEPS = [1, 10, MINUTE, 10 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 365 * DAY];
+function pointText(axis, point) {
+  if (axis === "time") return time(new Date(point * 1e3).toISOString());
+  return axis === "nodes" ? String(point) : duration(point);
+}
+function Chart({ label, note, points: points2, series, unit, axis = "time", height = 200, steps = false, until: until2 }) {
   const place2 = A2(null);
   const plot = A2(null);
+  const [isOpen, setOpen] = d2(false);
   const shape = series.map((one) => `${one.name} ${one.dashed ?? false}`).join("\n");
-  const data = drawable(seconds, series, steps ? until2 : void 0);
+  const data = drawable(points2, series, axis, steps ? until2 : void 0);
   h2(() => {
     const box = place2.current;
     if (!box) return void 0;
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const draw3 = () => {
       plot.current?.destroy();
-      plot.current = new uPlot(options(series, unit, box.clientWidth, height, steps), plot.current?.data ?? data, box);
+      plot.current = new uPlot(options(series, unit, axis, box.clientWidth, height, steps), plot.current?.data ?? data, box);
     };
     draw3();
     const size = new ResizeObserver(() => plot.current?.setSize({ width: box.clientWidth, height }));
@@ -6778,61 +6793,68 @@ function TimeChart({ label, seconds, series, unit, height = 200, steps = false, 
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [shape, unit, height, steps]);
-  h2(() => plot.current?.setData(data), [seconds, series, until2]);
+  }, [shape, unit, axis, height, steps]);
+  h2(() => plot.current?.setData(data), [points2, series, until2]);
   return /* @__PURE__ */ u4("figure", { class: "chart", "aria-label": label, children: [
     /* @__PURE__ */ u4("figcaption", { children: label }),
+    note ? /* @__PURE__ */ u4("p", { class: "muted", children: note }) : null,
     /* @__PURE__ */ u4("div", { ref: place2, "aria-hidden": "true" }),
-    /* @__PURE__ */ u4("details", { children: [
+    /* @__PURE__ */ u4("details", { onToggle: (event) => setOpen(event.currentTarget.open), children: [
       /* @__PURE__ */ u4("summary", { children: "As a table" }),
-      /* @__PURE__ */ u4(
+      isOpen ? /* @__PURE__ */ u4(
         Table,
         {
           label,
-          rows: seconds.map((second, row) => ({ second, row })),
+          rows: points2.map((point, row) => ({ point, row })),
           id: ({ row }) => String(row),
           columns: [
-            { name: "Time", of: ({ second }) => time(new Date(second * 1e3).toISOString()) },
+            { name: POINT_NAMES[axis], of: ({ point }) => pointText(axis, point) },
             ...series.map((one) => ({ name: `${one.name} (${unit})`, right: true, of: ({ row }) => figure(one.values[row] ?? null) }))
           ]
         }
-      )
+      ) : null
     ] })
   ] });
 }
-function drawable(seconds, series, until2) {
-  const last = seconds.at(-1);
-  if (last !== void 0 && until2 !== void 0 && until2 > last) return [[...seconds, until2], ...series.map((one) => [...one.values, one.values.at(-1) ?? null])];
-  if (last !== void 0 && seconds.length === 1) return [[last, last + LEAST_SECONDS], ...series.map((one) => [...one.values, null])];
-  return [seconds, ...series.map((one) => one.values)];
+function drawable(points2, series, axis, until2) {
+  const last = points2.at(-1);
+  if (last !== void 0 && until2 !== void 0 && until2 > last) return [[...points2, until2], ...series.map((one) => [...one.values, one.values.at(-1) ?? null])];
+  if (last !== void 0 && points2.length === 1 && axis === "time") return [[last, last + LEAST_SECONDS], ...series.map((one) => [...one.values, null])];
+  return [points2, ...series.map((one) => one.values)];
 }
 function figure(value) {
   return value === null ? "–" : trim(value, 2);
 }
-function options(series, unit, width, height, steps) {
+function options(series, unit, axis, width, height, steps) {
   const style = getComputedStyle(document.documentElement);
   const css = (name) => style.getPropertyValue(name).trim();
   const stepped2 = uPlot.paths.stepped?.({ align: 1 });
-  const axis = { stroke: css("--muted"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: `11px ${css("--font")}` };
+  const rule = { stroke: css("--muted"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: `11px ${css("--font")}` };
   return {
     width,
     height,
     series: [
-      { value: (_6, second) => second == null ? "–" : time(new Date(second * 1e3).toISOString()) },
+      { label: POINT_NAMES[axis], value: (_6, point) => point == null ? "–" : pointText(axis, point) },
       ...series.map((one, place2) => ({
         label: one.name,
         stroke: css(COLOURS2[place2 % COLOURS2.length] ?? "--bar"),
         width: 2,
-        ...one.dashed ? { dash: [6, 4] } : {},
+        ...one.dashed || place2 >= COLOURS2.length ? { dash: [6, 4] } : {},
         ...steps && stepped2 ? { paths: stepped2 } : {},
-        points: { show: one.values.length < 3 },
+        points: { show: one.values.length < 3 || axis === "nodes" },
         value: (_6, value) => value === null ? "–" : `${figure(value)} ${unit}`
       }))
     ],
-    axes: [axis, { ...axis, size: 56, values: (_6, ticks2) => ticks2.map((tick) => String(Number(tick.toPrecision(3)))) }],
-    scales: { y: { range: (_6, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] } },
+    axes: [{ ...rule, ...pointAxis(axis) }, { ...rule, size: 56, values: (_6, ticks2) => ticks2.map((tick) => String(Number(tick.toPrecision(3)))) }],
+    scales: { x: { time: axis === "time", distr: axis === "log" ? 3 : 1 }, y: { range: (_6, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.05 : 1] } },
     cursor: { points: { size: 6 } }
   };
+}
+function pointAxis(axis) {
+  const values = (_6, ticks2) => ticks2.map((tick) => pointText(axis, tick));
+  if (axis === "elapsed") return { values, incrs: ELAPSED_STEPS, space: 80 };
+  if (axis === "log") return { values, filter: (_6, ticks2) => ticks2, splits: (plot) => LOG_STEPS.filter((step) => step >= (plot.scales["x"]?.min ?? 0) && step <= (plot.scales["x"]?.max ?? 0)) };
+  return axis === "nodes" ? { values, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3] } : {};
 }
 
 // src/jobfile.ts
@@ -7402,7 +7424,7 @@ function Readings({ job }) {
   return /* @__PURE__ */ u4("section", { class: "card", "aria-label": "GPU readings", children: [
     /* @__PURE__ */ u4("h2", { children: "GPUs from start to end" }),
     data.gpus.length > MOST_CURVES ? /* @__PURE__ */ u4("p", { class: "note", children: `The first ${MOST_CURVES} of ${data.gpus.length} GPUs are drawn.` }) : null,
-    /* @__PURE__ */ u4("div", { class: "two", children: charts.map((chart) => /* @__PURE__ */ u4(TimeChart, { label: chart.label, seconds: chart.seconds, series: chart.series, unit: chart.unit, height: 160 }, chart.name)) })
+    /* @__PURE__ */ u4("div", { class: "two", children: charts.map((chart) => /* @__PURE__ */ u4(Chart, { label: chart.label, points: chart.seconds, series: chart.series, unit: chart.unit, height: 160 }, chart.name)) })
   ] });
 }
 function Tasks({ job }) {
@@ -7506,7 +7528,7 @@ var REPORT_MS = 6e4;
 function People() {
   const [period, setPeriod] = d2("month");
   const query2 = { period, time_zone: Intl.DateTimeFormat().resolvedOptions().timeZone };
-  const report = useLive((signal) => call("GET /report", { query: query2, signal }), REPORT_MS, [period]);
+  const report2 = useLive((signal) => call("GET /report", { query: query2, signal }), REPORT_MS, [period]);
   const share = useLive((signal) => call("GET /report/fair-share", { query: query2, signal }), REPORT_MS, [period]);
   const invoice = useLive((signal) => call("GET /invoice", { query: query2, signal }), REPORT_MS, [period]);
   const estimates = useLive((signal) => call("GET /report/estimates", { signal }), REPORT_MS, []);
@@ -7520,25 +7542,25 @@ function People() {
         /* @__PURE__ */ u4("select", { value: period, onChange: (event) => setPeriod(event.currentTarget.value), children: PERIODS.map((one) => /* @__PURE__ */ u4("option", { value: one, children: one }, one)) })
       ] })
     ] }),
-    /* @__PURE__ */ u4(Problem, { error: report.error ?? share.error ?? invoice.error ?? tree.error ?? tenants.error }),
-    report.data ? /* @__PURE__ */ u4(Totals, { report: report.data }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" }),
+    /* @__PURE__ */ u4(Problem, { error: report2.error ?? share.error ?? invoice.error ?? tree.error ?? tenants.error }),
+    report2.data ? /* @__PURE__ */ u4(Totals, { report: report2.data }) : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" }),
     /* @__PURE__ */ u4("h2", { children: "Quotas now" }),
     tree.data?.nodes.length ? /* @__PURE__ */ u4(QuotaTree, { nodes: tree.data.nodes }) : null,
     /* @__PURE__ */ u4(TenantQuotas, { tenants: tenants.data?.tenants ?? [] }),
     share.data ? /* @__PURE__ */ u4(FairShare, { share: share.data }) : null,
-    report.data ? /* @__PURE__ */ u4(S, { children: [
-      /* @__PURE__ */ u4(Users, { report: report.data }),
-      /* @__PURE__ */ u4(Idle, { report: report.data })
+    report2.data ? /* @__PURE__ */ u4(S, { children: [
+      /* @__PURE__ */ u4(Users, { report: report2.data }),
+      /* @__PURE__ */ u4(Idle, { report: report2.data })
     ] }) : null,
     invoice.data ? /* @__PURE__ */ u4(Bill, { invoice: invoice.data }) : null,
     estimates.data ? /* @__PURE__ */ u4(Estimates, { estimates: estimates.data.estimates, ranges: estimates.data.ranges, open: estimates.data.open }) : null
   ] });
 }
-function Totals({ report }) {
-  const { total, waits } = report;
+function Totals({ report: report2 }) {
+  const { total, waits } = report2;
   const figures = [
     [trim(total.gpu_hours, 1), "GPU-hours"],
-    [`${trim(total.cost, 2)} ${report.currency}`, "cost"],
+    [`${trim(total.cost, 2)} ${report2.currency}`, "cost"],
     [duration(waits.median_seconds), "median wait"],
     [duration(waits.p90_seconds), "90 % waited at most"],
     [count(total.completed), "jobs completed"],
@@ -7546,10 +7568,7 @@ function Totals({ report }) {
   ];
   if (total.mean_utilisation_percent !== null) figures.push([`${trim(total.mean_utilisation_percent, 0)} %`, "mean utilisation"]);
   if (total.energy_kwh) figures.push([`${trim(total.energy_kwh, 1)} kWh`, "energy"]);
-  return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure2, label]) => /* @__PURE__ */ u4("li", { children: [
-    /* @__PURE__ */ u4("strong", { children: figure2 }),
-    /* @__PURE__ */ u4("span", { children: label })
-  ] }, label)) });
+  return /* @__PURE__ */ u4(Figures, { of: figures });
 }
 function QuotaTree({ nodes }) {
   const models = [...new Set(nodes.map((node) => node.model))];
@@ -7640,19 +7659,19 @@ function FairShare({ share }) {
           ]
         }
       ),
-      /* @__PURE__ */ u4("div", { class: "card", children: /* @__PURE__ */ u4(TimeChart, { label: `GPU-hours of ${tenant}, used and deserved`, seconds, series, unit: "GPU-hours", steps: true, until: Date.parse(share.until) / 1e3 }) })
+      /* @__PURE__ */ u4("div", { class: "card", children: /* @__PURE__ */ u4(Chart, { label: `GPU-hours of ${tenant}, used and deserved`, points: seconds, series, unit: "GPU-hours", steps: true, until: Date.parse(share.until) / 1e3 }) })
     ] })
   ] });
 }
 function difference(hours) {
   return `${hours > 0 ? "+" : ""}${trim(hours, 2)} h`;
 }
-function Users({ report }) {
+function Users({ report: report2 }) {
   const columns = [
     { name: "User", of: (one) => /* @__PURE__ */ u4(Who, { name: one.user ?? "" }) },
     { name: "Tenant", of: (one) => one.tenant_id },
     { name: "GPU-hours", right: true, of: (one) => trim(one.sums.gpu_hours, 2) },
-    { name: "Cost", right: true, of: (one) => `${trim(one.sums.cost, 2)} ${report.currency}` },
+    { name: "Cost", right: true, of: (one) => `${trim(one.sums.cost, 2)} ${report2.currency}` },
     { name: "Median wait", right: true, of: (one) => one.waits.count ? duration(one.waits.median_seconds) : "–" },
     { name: "90 % waited at most", right: true, of: (one) => one.waits.count ? duration(one.waits.p90_seconds) : "–" },
     { name: "Started", right: true, of: (one) => count(one.sums.started) },
@@ -7661,23 +7680,23 @@ function Users({ report }) {
     { name: "Utilisation", right: true, of: (one) => one.sums.mean_utilisation_percent === null ? "–" : `${trim(one.sums.mean_utilisation_percent, 0)} %` },
     { name: "Energy", grow: true, of: (one) => one.sums.energy_kwh ? `${trim(one.sums.energy_kwh, 2)} kWh` : "–" }
   ];
-  const rows = T2(() => [...report.users].sort((one, other) => other.sums.gpu_hours - one.sums.gpu_hours), [report]);
-  const seconds = T2(() => report.slices.map((slice) => Date.parse(slice.start) / 1e3), [report]);
-  const series = T2(() => [{ name: "used", values: report.slices.map((slice) => slice.gpu_hours) }], [report]);
+  const rows = T2(() => [...report2.users].sort((one, other) => other.sums.gpu_hours - one.sums.gpu_hours), [report2]);
+  const seconds = T2(() => report2.slices.map((slice) => Date.parse(slice.start) / 1e3), [report2]);
+  const series = T2(() => [{ name: "used", values: report2.slices.map((slice) => slice.gpu_hours) }], [report2]);
   return /* @__PURE__ */ u4("section", { "aria-label": "Users", children: [
     /* @__PURE__ */ u4("h2", { children: "Users" }),
     /* @__PURE__ */ u4(Table, { label: "Usage and waits of users", rows, id: (one) => `${one.tenant_id} ${one.user ?? ""}`, columns }),
-    seconds.length > 1 ? /* @__PURE__ */ u4("div", { class: "card chart-card", children: /* @__PURE__ */ u4(TimeChart, { label: "GPU-hours of everybody you may see", seconds, series, unit: "GPU-hours", steps: true, until: Date.parse(report.until) / 1e3 }) }) : null
+    seconds.length > 1 ? /* @__PURE__ */ u4("div", { class: "card chart-card", children: /* @__PURE__ */ u4(Chart, { label: "GPU-hours of everybody you may see", points: seconds, series, unit: "GPU-hours", steps: true, until: Date.parse(report2.until) / 1e3 }) }) : null
   ] });
 }
-function Idle({ report }) {
+function Idle({ report: report2 }) {
   return /* @__PURE__ */ u4("section", { "aria-label": "Idle GPUs", children: [
     /* @__PURE__ */ u4("h2", { children: "Who left GPUs idle" }),
-    report.low_utilisation.length ? /* @__PURE__ */ u4(
+    report2.low_utilisation.length ? /* @__PURE__ */ u4(
       Table,
       {
         label: "Jobs that used little of their GPUs",
-        rows: report.low_utilisation,
+        rows: report2.low_utilisation,
         id: (one) => `${one.job_id} ${one.task ?? ""} ${one.gpu_hours}`,
         columns: [
           { name: "User", of: (one) => /* @__PURE__ */ u4(Who, { name: one.user }) },
@@ -7836,10 +7855,7 @@ function Summary2({ plan }) {
   ];
   if (kept?.judged && kept.within_percent !== null) figures.push([`${trim(kept.within_percent, 1)} %`, `of ${count(kept.judged)} starts fell into their range of 80 %`]);
   if (plan.reservations.length) figures.push([count(plan.reservations.length), plan.reservations.length === 1 ? "advance reservation" : "advance reservations"]);
-  return /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure2, label]) => /* @__PURE__ */ u4("li", { children: [
-    /* @__PURE__ */ u4("strong", { children: figure2 }),
-    /* @__PURE__ */ u4("span", { children: label })
-  ] }, label)) });
+  return /* @__PURE__ */ u4(Figures, { of: figures });
 }
 function Legend() {
   return /* @__PURE__ */ u4("ul", { class: "legend", "aria-label": "Legend", children: [
@@ -9226,10 +9242,7 @@ function Effects({ effect, waiting }) {
     { name: "Sure", of: (one) => one.is_guess ? "depends on an unknown run time" : "", grow: true }
   ];
   return /* @__PURE__ */ u4(S, { children: [
-    /* @__PURE__ */ u4("ul", { class: "figures", children: figures.map(([figure2, label]) => /* @__PURE__ */ u4("li", { children: [
-      /* @__PURE__ */ u4("strong", { children: figure2 }),
-      /* @__PURE__ */ u4("span", { children: label })
-    ] }, label)) }),
+    /* @__PURE__ */ u4(Figures, { of: figures }),
     effect.moved.length ? /* @__PURE__ */ u4(S, { children: [
       effect.owners.length ? /* @__PURE__ */ u4(S, { children: [
         /* @__PURE__ */ u4("h2", { children: "Who loses and who gains" }),
@@ -9272,12 +9285,16 @@ function readRoute() {
   const parts = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
   return (parts.length ? parts : ["cluster"]).map(decodeURIComponent);
 }
-addEventListener("hashchange", () => {
-  route.value = readRoute();
-  scrollTo(0, 0);
-});
 function App() {
   const [showsKeys, setShowsKeys] = d2(false);
+  h2(() => {
+    const follow2 = () => {
+      route.value = readRoute();
+      scrollTo(0, 0);
+    };
+    addEventListener("hashchange", follow2);
+    return () => removeEventListener("hashchange", follow2);
+  }, []);
   h2(() => {
     void call("GET /me").then((found) => {
       me.value = found;
@@ -9355,5 +9372,97 @@ function KeyList({ close }) {
     /* @__PURE__ */ u4("div", { class: "buttons", children: /* @__PURE__ */ u4("button", { type: "button", class: "primary", onClick: () => dialog.current?.close(), children: "Close" }) })
   ] });
 }
+
+// src/report.tsx
+function Report({ page }) {
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4("header", { children: [
+      /* @__PURE__ */ u4("span", { class: "brand", children: "gpu-scheduler" }),
+      /* @__PURE__ */ u4("nav", { "aria-label": "Sections", children: page.sections.map((section) => /* @__PURE__ */ u4("a", { href: `#${anchor(section.name)}`, children: section.name }, section.name)) })
+    ] }),
+    /* @__PURE__ */ u4("main", { class: "report", children: [
+      /* @__PURE__ */ u4("h1", { children: page.title }),
+      /* @__PURE__ */ u4(Facts, { of: page.facts }),
+      page.command ? /* @__PURE__ */ u4(Code, { text: page.command }) : null,
+      page.sections.map((section) => /* @__PURE__ */ u4("section", { id: anchor(section.name), "aria-label": section.name, children: [
+        /* @__PURE__ */ u4("h2", { children: section.name }),
+        /* @__PURE__ */ u4("div", { class: "two", children: section.blocks.map((block, place2) => /* @__PURE__ */ u4(Shown, { block }, place2)) })
+      ] }, section.name))
+    ] })
+  ] });
+}
+function anchor(name) {
+  return name.toLowerCase().replaceAll(" ", "-");
+}
+function Shown({ block }) {
+  switch (block.kind) {
+    case "text":
+      return /* @__PURE__ */ u4("p", { class: "muted wide", children: block.text });
+    case "figures":
+      return /* @__PURE__ */ u4("div", { class: "wide", children: /* @__PURE__ */ u4(Figures, { of: block.figures.map((one) => [one.value, one.name, "", one.foot]) }) });
+    case "chart":
+      return /* @__PURE__ */ u4("div", { class: "card", children: /* @__PURE__ */ u4(Chart, { label: block.title, note: block.note, points: block.points, series: block.series, unit: block.unit, axis: block.axis, height: 230 }) });
+    case "bars":
+      return /* @__PURE__ */ u4(Bars, { block });
+    case "table":
+      return block.title ? /* @__PURE__ */ u4("details", { class: "wide", children: [
+        /* @__PURE__ */ u4("summary", { children: block.title }),
+        /* @__PURE__ */ u4(Numbers, { block })
+      ] }) : /* @__PURE__ */ u4("div", { class: "wide", children: /* @__PURE__ */ u4(Numbers, { block }) });
+  }
+}
+function Bars({ block }) {
+  const most = Math.max(0, ...block.rows.flatMap((row) => row.bars.map((bar) => bar?.value ?? 0))) || 1;
+  const notes = block.last ? [{ name: block.last, right: true, of: (row) => row.note }] : [];
+  return /* @__PURE__ */ u4("figure", { class: `card chart ${block.series.length > 2 ? "wide" : ""}`, "aria-label": block.title, children: [
+    /* @__PURE__ */ u4("figcaption", { children: block.title }),
+    block.note ? /* @__PURE__ */ u4("p", { class: "muted", children: block.note }) : null,
+    /* @__PURE__ */ u4(
+      Table,
+      {
+        label: block.title,
+        rows: block.rows,
+        id: (row) => row.name,
+        columns: [
+          { name: block.first, of: (row) => /* @__PURE__ */ u4("span", { class: "cut", children: row.name }) },
+          ...block.series.map((name, place2) => ({
+            name,
+            key: String(place2),
+            of: (row) => {
+              const bar = row.bars[place2];
+              return bar ? /* @__PURE__ */ u4(Meter, { label: "", value: bar.value / most, text: bar.text, tone: `colour-${place2 % COLOURS2.length}` }) : "–";
+            }
+          })),
+          ...notes
+        ]
+      }
+    )
+  ] });
+}
+function Numbers({ block }) {
+  const best = new Set(block.best.map(([row, column]) => `${row} ${column}`));
+  const rows = block.rows.map((cells, number) => ({ cells, number }));
+  return /* @__PURE__ */ u4(S, { children: [
+    /* @__PURE__ */ u4(
+      Table,
+      {
+        label: block.title || "Numbers",
+        rows,
+        id: (row) => String(row.number),
+        columns: block.columns.map((column, place2) => ({
+          name: column.name,
+          key: String(place2),
+          title: column.meaning,
+          right: column.right,
+          of: ({ cells, number }) => best.has(`${number} ${place2}`) ? /* @__PURE__ */ u4("strong", { class: "good", children: cells[place2] }) : cells[place2]
+        }))
+      }
+    ),
+    block.left_out ? /* @__PURE__ */ u4("p", { class: "muted", children: `and ${count(block.left_out)} more` }) : null
+  ] });
+}
+
+// src/main.tsx
 var place = document.getElementById("app");
-if (place) R(/* @__PURE__ */ u4(App, {}), place);
+var report = document.getElementById("report");
+if (place) R(report ? /* @__PURE__ */ u4(Report, { page: JSON.parse(report.textContent ?? "") }) : /* @__PURE__ */ u4(App, {}), place);

@@ -1,8 +1,8 @@
-"""The report as one page, and the page as one file."""
+"""The report as one page: a summary, then the sections, and what the measures mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gpu_scheduler.simulator.metric_defs import (
@@ -26,88 +26,97 @@ from gpu_scheduler.simulator.metric_defs import (
 )
 from gpu_scheduler.simulator.metrics import Measures
 from gpu_scheduler.simulator.outcomes import Run
-from gpu_scheduler.simulator.report.charts import Policy, swatch
-from gpu_scheduler.simulator.report.data_tables import (
-    comparison_table,
-    folded,
-    forecast_table,
-    partition_table,
-    spread_table,
-    tenant_table,
-)
-from gpu_scheduler.simulator.report.document import Markup, document, joined, tag, write_document
+from gpu_scheduler.simulator.report import document
+from gpu_scheduler.simulator.report.document import Figure, Figures, Page, Section, Table
 from gpu_scheduler.simulator.report.sections import (
     Study,
-    cluster_charts,
-    distribution_charts,
-    fairness_charts,
-    forecast_chart,
-    preemption_charts,
-    queue_charts,
+    cluster,
+    fairness,
+    forecasts,
+    preemption,
+    queue,
+    waits,
 )
 
-# The cards at the top: for each metric the best policy, and its gain over the first policy.
-
-_CARDS = (
-    (MEAN_WAIT, "Mean wait"),
+# For each metric the best policy, and its gain over the first policy.
+_FIGURES = (
+    (MEAN_WAIT, "mean wait"),
     (P99_WAIT, "99th percentile of waits"),
-    (MEAN_JCT, "Mean completion time"),
+    (MEAN_JCT, "mean completion time"),
     (UTILISATION, "GPU-time used"),
-    (ALLOCATED_BACKLOG, "Packing while jobs wait"),
-    (FAIRNESS, "Fairness while all wait"),
-    (FORECAST, "Forecasts kept"),
+    (ALLOCATED_BACKLOG, "packing while jobs wait"),
+    (FAIRNESS, "fairness while all wait"),
+    (FORECAST, "forecasts kept"),
 )
-_MOST_CARDS = 6
+_MOST_FIGURES = 6
 
 
-def summary_cards(measures: Sequence[Measures], policies: Sequence[Policy]) -> Markup:
-    """Up to six cards; a measure that no run has gets none."""
-    cards = [
-        _card(column, title, measures, policies)
-        for column, title in _CARDS
-        if any(column.value(run) is not None for run in measures)
+def write_report(
+    runs: list[Run], measures: list[Measures], path: Path, *, command: str, title: str
+) -> Path:
+    """Write the report of some runs and their measures (in the same order); return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document.write_document(page(runs, measures, command=command, title=title), path)
+    return path
+
+
+def page(runs: Sequence[Run], measures: Sequence[Measures], *, command: str, title: str) -> Page:
+    """The content of the report."""
+    study = Study(runs=runs, measures=measures)
+    facts = [
+        ("Workload", ", ".join(dict.fromkeys(run.workload for run in runs))),
+        ("Cluster", _cluster_text(study)),
+        ("Policies", ", ".join(study.policies)),
+        ("Note", " ".join(_notes(measures))),
     ]
-    return tag("div", *cards[:_MOST_CARDS], class_="cards")
+    sections = [
+        Section(name="Summary", blocks=[summary(measures), comparison_table(measures)]),
+        Section(name="Queue", blocks=queue(study)),
+        Section(name="Cluster", blocks=cluster(study)),
+        Section(name="Waits", blocks=waits(study)),
+        Section(name="Fairness", blocks=fairness(study)),
+        Section(name="Forecast", blocks=forecasts(study)),
+        Section(name="Preemption", blocks=preemption(study)),
+        Section(name="Meaning", blocks=[_meanings(measures)]),
+    ]
+    known = [fact for fact in facts if fact[1]]
+    return Page(title=title, facts=known, command=command, sections=sections)
 
 
-def _card(
-    column: Column, title: str, measures: Sequence[Measures], policies: Sequence[Policy]
-) -> Markup:
+def summary(measures: Sequence[Measures]) -> Figures:
+    """Up to six figures; a measure that no run has gets none."""
+    known = [pair for pair in _FIGURES if any(pair[0].value(run) is not None for run in measures)]
+    return Figures(figures=[_figure(*pair, measures) for pair in known[:_MOST_FIGURES]])
+
+
+def _figure(column: Column, name: str, measures: Sequence[Measures]) -> Figure:
     best = sorted(best_rows(column, measures))
     if len(measures) == 1:
-        row, foot = 0, Markup()
+        row, foot = 0, ""
     elif not best:
         row = next(row for row, run in enumerate(measures) if column.value(run) is not None)
-        foot = joined("the same for every policy")
+        foot = "the same for every policy"
     else:
         row = best[0]
         others = f" and {len(best) - 1} more" if len(best) > 1 else ""
-        gain = _gain(column, row, measures)
-        foot = joined(swatch(policies[row]), tag("b", policies[row].name), others, gain)
-    return tag(
-        "div",
-        tag("h3", title),
-        tag("strong", column.text(measures[row])),
-        tag("p", foot) if foot else tag("p", column.meaning),
-        class_="card stat",
-        title=column.meaning,
-    )
+        foot = f"{measures[row].policy}{others}{_gain(column, row, measures)}"
+    return Figure(name=name, value=column.text(measures[row]), foot=foot)
 
 
-def _gain(column: Column, row: int, measures: Sequence[Measures]) -> Markup:
+def _gain(column: Column, row: int, measures: Sequence[Measures]) -> str:
     """How far the best is from the first policy, or from the worst if the first is the best."""
     value = column.value(measures[row])
     other = 0 if row else _worst_row(column, measures)
     other_value = column.value(measures[other])
     if value is None or not other_value:
-        return Markup()
+        return ""
     if column.key.endswith("_s"):
         text = f"{percent_text(100 * (1 - value / other_value))} less than"
     elif column.key.endswith("_percent"):
         text = f"{abs(value - other_value):.1f} points over"
     else:
         text = f"{abs(value - other_value):.3f} over"
-    return tag("span", f"{text} {measures[other].policy}", class_="gain")
+    return f", {text} {measures[other].policy}"
 
 
 def _worst_row(column: Column, measures: Sequence[Measures]) -> int:
@@ -117,53 +126,20 @@ def _worst_row(column: Column, measures: Sequence[Measures]) -> int:
     return (max(values) if column.better is Better.LOW else min(values))[1]
 
 
-def write_report(
-    runs: list[Run], measures: list[Measures], path: Path, *, command: str, title: str
-) -> Path:
-    """Write the report of some runs and their measures (in the same order); return its path."""
-    text = page(runs, measures, command=command, title=title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_document(text, path)
-    return path
-
-
-def page(runs: Sequence[Run], measures: Sequence[Measures], *, command: str, title: str) -> str:
-    """The whole document. The same runs give the same text, byte for byte."""
-    study = Study(
-        runs=runs,
-        measures=measures,
-        policies=[Policy(number, run.policy) for number, run in enumerate(runs)],
-    )
-    return document(
-        title,
-        _header(study, command=command, title=title),
-        _navigation(),
-        tag(
-            "main",
-            *(
-                tag("section", tag("h2", name), content(study), id=anchor)
-                for anchor, name, content in _SECTIONS
-            ),
-        ),
-    )
-
-
-def _header(study: Study, *, command: str, title: str) -> Markup:
-    policies = (tag("span", swatch(p), p.name, class_="chip") for p in study.policies)
-    facts = [
-        ("Workload", joined(", ".join(dict.fromkeys(run.workload for run in study.runs)))),
-        ("Cluster", joined(_cluster_text(study))),
-        ("Policies", joined(*policies)),
-    ]
-    if command:
-        facts.append(("Command", tag("code", command)))
-    if notes := _notes(study):
-        facts.append(("Note", joined(notes)))
-    return tag(
-        "header",
-        tag("p", "Simulation report", class_="kicker"),
-        tag("h1", title),
-        tag("dl", *(tag("div", tag("dt", name), tag("dd", text)) for name, text in facts)),
+def comparison_table(measures: Sequence[Measures]) -> Table:
+    """One row per policy; the best values of each column are marked."""
+    columns = (JOBS, *SERVICE, *CLUSTER)
+    return Table(
+        columns=[
+            document.Column(name="policy", right=False),
+            *(document.Column(name=one.label, meaning=one.meaning) for one in columns),
+        ],
+        rows=[[run.policy, *(one.text(run) for one in columns)] for run in measures],
+        best=[
+            (row, place)
+            for place, one in enumerate(columns, start=1)
+            for row in sorted(best_rows(one, measures))
+        ],
     )
 
 
@@ -179,104 +155,29 @@ def _cluster_text(study: Study) -> str:
     return " · ".join(parts)
 
 
-def _notes(study: Study) -> str:
+def _notes(measures: Sequence[Measures]) -> Iterable[str]:
     """What a reader must know before comparing: work that not every policy brought to an end."""
-    notes = []
-    for run in study.measures:
+    for run in measures:
         if run.dropped_jobs:
-            notes.append(f"{run.policy}: {_counted(run.dropped_jobs, 'job')} left out.")
+            yield f"{run.policy}: {_counted(run.dropped_jobs, 'job')} left out."
         if run.failed_jobs:
-            notes.append(f"{run.policy}: {_counted(run.failed_jobs, 'job')} failed.")
+            yield f"{run.policy}: {_counted(run.failed_jobs, 'job')} failed."
         if run.never_ran_jobs:
-            notes.append(f"{run.policy}: {_counted(run.never_ran_jobs, 'job')} never ran.")
-    return " ".join(notes)
+            yield f"{run.policy}: {_counted(run.never_ran_jobs, 'job')} never ran."
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
-def _navigation() -> Markup:
-    links = (tag("a", name, href=f"#{anchor}") for anchor, name, _ in _SECTIONS)
-    return tag("nav", *links, aria_label="Sections")
-
-
-def _summary(study: Study) -> Markup:
-    table = comparison_table(study.measures, study.policies)
-    return joined(
-        summary_cards(study.measures, study.policies), tag("div", table, class_="card compare")
-    )
-
-
-def _queue(study: Study) -> Markup:
-    return _side_by_side(queue_charts(study))
-
-
-def _cluster(study: Study) -> Markup:
-    several = any(len(run.partitions) > 1 for run in study.measures)
-    tables = _folded_by_policy("Partitions", study, partition_table) if several else Markup()
-    return joined(_side_by_side(cluster_charts(study)), tables)
-
-
-def _waits(study: Study) -> Markup:
-    table = spread_table(study.measures, study.policies)
-    return joined(_side_by_side(distribution_charts(study)), folded("All percentiles", table))
-
-
-def _fairness(study: Study) -> Markup:
-    known = any(run.tenants for run in study.measures)
-    tables = _folded_by_policy("Tenants", study, tenant_table) if known else Markup()
-    return joined(_side_by_side(fairness_charts(study)), tables)
-
-
-def _forecast(study: Study) -> Markup:
-    if not any(run.forecast for run in study.measures):
-        return forecast_chart(study)
-    table = forecast_table(study.measures, study.policies)
-    note = "Kept: within 10 % of the forecast wait, or within 10 minutes."
-    card = tag("div", tag("h3", "Forecasts"), tag("p", note), table, class_="card")
-    return _side_by_side(joined(forecast_chart(study), card))
-
-
-def _preemption(study: Study) -> Markup:
-    return _side_by_side(preemption_charts(study))
-
-
-def _meanings(study: Study) -> Markup:
-    words = [(column.label, column.meaning) for column in (JOBS, *SERVICE, *CLUSTER)]
+def _meanings(measures: Sequence[Measures]) -> Table:
+    rows = [[column.label, column.meaning] for column in (JOBS, *SERVICE, *CLUSTER)]
     effort = ", ".join(
         f"{run.policy} {duration_text(run.wall_seconds)} for {count_text(run.cycles)} cycles"
-        for run in study.measures
+        for run in measures
         if run.cycles
     )
     if effort:
-        words.append(("effort", f"What the simulation itself took: {effort}."))
-    return tag(
-        "dl",
-        *(tag("div", tag("dt", word), tag("dd", meaning)) for word, meaning in words),
-        class_="card words",
-    )
-
-
-_SECTIONS: tuple[tuple[str, str, Callable[[Study], Markup]], ...] = (
-    ("summary", "Summary", _summary),
-    ("queue", "Queue", _queue),
-    ("cluster", "Cluster", _cluster),
-    ("waits", "Waits", _waits),
-    ("fairness", "Fairness", _fairness),
-    ("forecast", "Forecast", _forecast),
-    ("preemption", "Preemption", _preemption),
-    ("meaning", "Meaning", _meanings),
-)
-
-
-def _side_by_side(content: Markup) -> Markup:
-    return tag("div", content, class_="pair")
-
-
-def _folded_by_policy(title: str, study: Study, table: Callable[[Measures], Markup]) -> Markup:
-    parts = []
-    for run, policy in zip(study.measures, study.policies, strict=True):
-        parts.append(tag("h4", swatch(policy), policy.name))
-        parts.append(table(run))
-    return folded(title, *parts)
+        rows.append(["effort", f"What the simulation itself took: {effort}."])
+    columns = [document.Column(name=name, right=False) for name in ("measure", "meaning")]
+    return Table(columns=columns, rows=rows)

@@ -1,36 +1,45 @@
-"""The charts of the report, section by section. A section without data says so in a sentence."""
+"""The content of each section, in a bounded number of points and rows.
+
+A section without data says so in a sentence.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from gpu_scheduler.simulator.metric_defs import (
     HOUR,
     MINUTE,
+    NOTHING,
     count_text,
     duration_text,
     gpus_text,
     percent_text,
+    ratio_text,
 )
-from gpu_scheduler.simulator.metrics import Measures, TenantMeasures, promise_errors_ms
+from gpu_scheduler.simulator.metrics import (
+    Distribution,
+    GroupMeasures,
+    Measures,
+    TenantMeasures,
+    promise_errors_ms,
+)
 from gpu_scheduler.simulator.outcomes import Level, Outcomes, Run, StepFunction, sampled_span
-from gpu_scheduler.simulator.report.charts import (
+from gpu_scheduler.simulator.report.document import (
     Bar,
-    BarGroup,
-    Limit,
-    LineChart,
-    Policy,
-    figure,
-    log_steps,
-    log_time_ticks,
-    lying_bars,
-    standing_bars,
-    time_label,
-    time_ticks,
+    BarRow,
+    Bars,
+    Block,
+    Chart,
+    Column,
+    Series,
+    Table,
+    Text,
+    bounded_table,
 )
-from gpu_scheduler.simulator.report.document import Markup, joined, tag
 
 # Curves of a run. A curve has at most a few hundred points, so that a report stays small.
 
@@ -90,7 +99,9 @@ def over_time(run: Run, level: Level, grid: TimeGrid) -> list[float | None]:
 def log_grid(columns: Sequence[Sequence[int]]) -> list[float]:
     """Seconds from 1 to the longest duration (given in sorted milliseconds) of any run."""
     longest_s = max((column[-1] / 1000 for column in columns if column), default=0.0)
-    return list(log_steps(1.0, max(10.0, longest_s), CDF_POINTS))
+    high_s = max(10.0, longest_s)
+    factor = high_s ** (1 / (CDF_POINTS - 1))
+    return [*(factor**place for place in range(CDF_POINTS - 1)), high_s]
 
 
 def share_below(ordered_ms: Sequence[int], grid_s: Sequence[float]) -> list[float | None]:
@@ -113,110 +124,122 @@ def error_shares(outcomes: Outcomes) -> list[float] | None:
     return [100 * count / total for count in counts] if total else None
 
 
-# The charts, section by section. A section without data says so in a sentence.
+# The sections.
 
 MOST_TENANTS = 10
 QUEUE_POINTS = 200
 CLUSTER_POINTS = 90
 """Fewer, because allocation changes with every job and would only show as noise."""
+_NO_SAMPLES = Text(text="The runs carry no samples, so nothing can be drawn over time.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """All that a section may draw: runs, measures and policies in the same order."""
+    """All that a section may show: runs and measures in the same order."""
 
     runs: Sequence[Run]
     measures: Sequence[Measures]
-    policies: Sequence[Policy]
+
+    @property
+    def policies(self) -> list[str]:
+        """The names of the runs."""
+        return [run.policy for run in self.runs]
+
+    def lines(self, columns: Sequence[Sequence[float | None]]) -> list[Series]:
+        """A line for each run, given its values."""
+        return [
+            Series(
+                name=policy,
+                values=[None if value is None else round(value, 2) for value in values],
+            )
+            for policy, values in zip(self.policies, columns, strict=True)
+        ]
 
 
-def queue_charts(study: Study) -> Markup:
+def queue(study: Study) -> list[Block]:
     """The waiting jobs and GPUs over time."""
     grid = time_grid(study.runs, QUEUE_POINTS)
     if grid is None:
-        return _nothing("The runs carry no samples, so nothing can be drawn over time.")
-    return joined(
+        return [_NO_SAMPLES]
+    return [
         _over_time(
-            study,
-            grid,
-            "Waiting jobs",
-            "Jobs in the queue, over the time since the start.",
-            lambda sample: sample.waiting_jobs,
-            unit="jobs",
+            study, grid, "Waiting jobs", "Jobs in the queue.", lambda one: one.waiting_jobs, "jobs"
         ),
         _over_time(
             study,
             grid,
             "Waiting GPUs",
-            "GPUs that the jobs in the queue ask for, over the time since the start.",
-            lambda sample: sample.waiting_gpu_milli / 1000,
-            unit="GPUs",
+            "GPUs that the jobs in the queue request.",
+            lambda one: one.waiting_gpu_milli / 1000,
+            "GPUs",
         ),
-    )
+    ]
 
 
-def cluster_charts(study: Study) -> Markup:
-    """What the machines did, over time."""
+def cluster(study: Study) -> list[Block]:
+    """What the machines did, over time; then the partitions."""
     grid = time_grid(study.runs, CLUSTER_POINTS)
     if grid is None:
-        return _nothing("The runs carry no samples, so nothing can be drawn over time.")
-    capacity = max(run.capacity_gpu_milli for run in study.runs)
-    return joined(
-        _over_time(
-            study,
-            grid,
-            "Allocated GPUs",
-            "GPUs that jobs hold. The space below the dashed line stands idle.",
-            lambda sample: sample.allocated_gpu_milli / 1000,
-            unit="GPUs",
-            limit=Limit(value=capacity / 1000, label=f"capacity {gpus_text(capacity)} GPUs"),
-        ),
-        _over_time(
-            study,
-            grid,
-            "Fragmentation",
-            "GPUs that are free but that no waiting job can use.",
-            lambda sample: sample.fragmented_gpu_milli / 1000,
-            unit="GPUs",
-        ),
+        return [_NO_SAMPLES]
+    allocated = _over_time(
+        study,
+        grid,
+        "Allocated GPUs",
+        "GPUs that jobs hold. The space below the dashed line is idle.",
+        lambda sample: sample.allocated_gpu_milli / 1000,
+        "GPUs",
     )
+    capacity = max(run.capacity_gpu_milli for run in study.runs)
+    limit = Series(
+        name=f"capacity {gpus_text(capacity)} GPUs",
+        values=[capacity / 1000] * grid.points,
+        dashed=True,
+    )
+    fragmentation = _over_time(
+        study,
+        grid,
+        "Fragmentation",
+        "GPUs that are free but that no waiting job can use.",
+        lambda sample: sample.fragmented_gpu_milli / 1000,
+        "GPUs",
+    )
+    tables: list[Block] = []
+    if any(len(run.partitions) > 1 for run in study.measures):
+        tables = [partition_table(run) for run in study.measures]
+    return [replace(allocated, series=[*allocated.series, limit]), fragmentation, *tables]
 
 
-def distribution_charts(study: Study) -> Markup:
+def waits(study: Study) -> list[Block]:
     """How waits and completion times are spread over jobs."""
     if not any(run.jobs for run in study.measures):
-        return _nothing("No job came to its end.")
-    waits = [sorted(run.outcomes.numbers["wait_ms"]) for run in study.runs]
-    jcts = [
-        sorted(
-            end_ms - submit_ms
-            for submit_ms, end_ms in zip(
-                run.outcomes.numbers["submit_ms"], run.outcomes.numbers["end_ms"], strict=True
-            )
-        )
-        for run in study.runs
-    ]
-    return joined(
+        return [Text(text="No job came to its end.")]
+    return [
         _shares_below(
             study,
-            waits,
             "Wait",
             "Share of jobs that waited no longer than this. Further left and higher is better.",
+            lambda run: run.outcomes.numbers["wait_ms"],
         ),
         _shares_below(
             study,
-            jcts,
             "Completion time",
             "Share of jobs that ended within this time of their submission.",
+            lambda run: [
+                end_ms - submit_ms
+                for submit_ms, end_ms in zip(
+                    run.outcomes.numbers["submit_ms"], run.outcomes.numbers["end_ms"], strict=True
+                )
+            ],
         ),
-    )
+        spread_table(study.measures),
+    ]
 
 
-def fairness_charts(study: Study) -> Markup:
+def fairness(study: Study) -> list[Block]:
     """What each tenant received and how long it waited."""
     names = _largest_tenants(study.measures)
     if not names:
-        return _nothing("The runs have no tenants.")
+        return [Text(text="The runs have no tenants.")]
     contended = all(run.jain_backlogged is not None for run in study.measures)
     when = "while all tenants waited" if contended else "over the whole run"
     more = f" The {MOST_TENANTS} largest tenants." if len(names) == MOST_TENANTS else ""
@@ -225,148 +248,245 @@ def fairness_charts(study: Study) -> Markup:
         backlogged = tenant.backlogged_share_percent
         return backlogged if contended and backlogged is not None else tenant.share_percent
 
-    return joined(
-        figure(
-            "GPU-time received",
-            f"Share of the GPU-time {when}; the mark is the share by weight.{more}",
-            _tenant_bars(study, names, "GPU-time per tenant", share, percent_text, marked=True),
-            study.policies,
+    received = _tenant_bars(study, names, share, percent_text)
+    entitled = {tenant.name: tenant.entitled_share_percent for tenant in _tenants(study.measures)}
+    return [
+        Bars(
+            title="GPU-time received",
+            note=f"Share of the GPU-time {when}.{more}",
+            first="tenant",
+            series=study.policies,
+            rows=[replace(row, note=percent_text(entitled[row.name])) for row in received],
+            last="share by weight",
         ),
-        figure(
-            "Mean wait per tenant",
-            f"A fair policy keeps bars of one colour alike where weights are alike.{more}",
-            _tenant_bars(
-                study, names, "Mean wait per tenant", lambda t: t.mean_wait_s, duration_text
-            ),
-            study.policies,
+        Bars(
+            title="Mean wait per tenant",
+            note=f"Under a fair policy, waits are alike where weights are alike.{more}",
+            first="tenant",
+            series=study.policies,
+            rows=_tenant_bars(study, names, lambda one: one.mean_wait_s, duration_text),
         ),
-    )
+        *(tenant_table(run) for run in study.measures),
+    ]
 
 
-def forecast_chart(study: Study) -> Markup:
-    """The errors of the forecast starts."""
+def forecasts(study: Study) -> list[Block]:
+    """The errors of the forecast starts, and how many forecasts were kept."""
     series = [
-        (policy, shares)
-        for run, policy in zip(study.runs, study.policies, strict=True)
+        (run.policy, shares)
+        for run in study.runs
         if (shares := error_shares(run.outcomes)) is not None
     ]
     if not series:
-        return _nothing("No job that waited for more than a minute had a forecast start.")
-    edges = [f"{'-' if edge < 0 else '+'}{time_label(abs(edge))}" for edge in ERROR_EDGES_S]
-    return figure(
-        "Error of the forecast",
-        "First start minus the start forecast at submission, for jobs that waited over a minute.",
-        standing_bars("Error of the forecast", edges, series, ("early", "late")),
-        [policy for policy, _ in series],
+        text = "No job that waited for more than a minute had a forecast start."
+        return [Text(text=text)]
+    errors = Bars(
+        title="Error of the forecast",
+        note="First start minus the start forecast at submission, for waits over a minute.",
+        first="error",
+        series=[name for name, _ in series],
+        rows=[
+            BarRow(name=name, bars=[_percent_bar(shares[place]) for _, shares in series])
+            for place, name in enumerate(_error_names())
+        ],
     )
+    known = any(run.forecast for run in study.measures)
+    return [errors, *([forecast_table(study.measures)] if known else [])]
 
 
-def preemption_charts(study: Study) -> Markup:
+def preemption(study: Study) -> list[Block]:
     """How often jobs were preempted, and what it cost."""
     if not any(run.preemptions or run.lost_gpu_hours for run in study.measures):
-        return _nothing("No job was preempted and no work was lost.")
-    pairs = list(zip(study.measures, study.policies, strict=True))
-    counts = [
-        Bar(policy=policy, value=run.preemptions, text=count_text(run.preemptions))
-        for run, policy in pairs
-    ]
-    losses = [
-        Bar(policy=policy, value=run.lost_gpu_hours, text=_loss_text(run)) for run, policy in pairs
-    ]
-    return joined(
-        figure(
+        return [Text(text="No job was preempted and no work was lost.")]
+
+    def bars(title: str, note: str, bar_of: Callable[[Measures], Bar]) -> Bars:
+        rows = [BarRow(name=run.policy, bars=[bar_of(run)]) for run in study.measures]
+        return Bars(title=title, note=note, first="policy", series=[title.lower()], rows=rows)
+
+    return [
+        bars(
             "Preemptions",
             "Number of times a running job was preempted.",
-            lying_bars("Preemptions", [BarGroup(name=b.policy.name, bars=[b]) for b in counts]),
-            [],
+            lambda run: Bar(value=run.preemptions, text=count_text(run.preemptions)),
         ),
-        figure(
-            "Lost work",
+        bars(
+            "Lost GPU-hours",
             "GPU-hours of work done twice and of overheads, and their share of useful work.",
-            lying_bars("Lost work", [BarGroup(name=b.policy.name, bars=[b]) for b in losses]),
-            [],
+            lambda run: Bar(value=run.lost_gpu_hours, text=_loss_text(run)),
         ),
-    )
+    ]
 
 
 def _over_time(
-    study: Study,
-    grid: TimeGrid,
-    title: str,
-    note: str,
-    level: Level,
-    *,
-    unit: str,
-    limit: Limit | None = None,
-) -> Markup:
-    middles_s = [(place + 0.5) * grid.span_s / grid.points for place in range(grid.points)]
-    chart = LineChart(
-        label=f"{title} over time",
-        lines=[
-            (policy, over_time(run, level, grid))
-            for run, policy in zip(study.runs, study.policies, strict=True)
+    study: Study, grid: TimeGrid, title: str, note: str, level: Level, unit: str
+) -> Chart:
+    return Chart(
+        title=title,
+        note=note,
+        axis="elapsed",
+        points=[
+            round((place + 0.5) * grid.span_s / grid.points, 1) for place in range(grid.points)
         ],
-        names=[duration_text(middle_s) for middle_s in middles_s],
-        ticks=time_ticks(grid.span_s),
-        first=0.5 / grid.points,
+        series=study.lines([over_time(run, level, grid) for run in study.runs]),
         unit=unit,
-        limit=limit,
     )
-    return figure(title, note, chart.draw(), study.policies, chart.tips())
 
 
-def _shares_below(study: Study, columns: Sequence[Sequence[int]], title: str, note: str) -> Markup:
+def _shares_below(
+    study: Study, title: str, note: str, durations_ms: Callable[[Run], Sequence[int]]
+) -> Chart:
+    columns = [sorted(durations_ms(run)) for run in study.runs]
     grid_s = log_grid(columns)
-    chart = LineChart(
-        label=f"{title}: cumulative distribution",
-        lines=[
-            (policy, share_below(column, grid_s))
-            for column, policy in zip(columns, study.policies, strict=True)
-        ],
-        names=[f"up to {duration_text(point_s)}" for point_s in grid_s],
-        ticks=log_time_ticks(grid_s[0], grid_s[-1]),
+    return Chart(
+        title=title,
+        note=note,
+        axis="log",
+        points=[round(point_s, 3) for point_s in grid_s],
+        series=study.lines([share_below(column, grid_s) for column in columns]),
         unit="%",
-        top=100.0,
-        tick_text=lambda step: f"{step:g}%",
     )
-    return figure(title, note, chart.draw(), study.policies, chart.tips())
+
+
+def _tenants(measures: Sequence[Measures]) -> list[TenantMeasures]:
+    """Each tenant as the first policy measured it that knows it."""
+    found: dict[str, TenantMeasures] = {}
+    for run in measures:
+        for tenant in run.tenants:
+            found.setdefault(tenant.name, tenant)
+    return list(found.values())
 
 
 def _largest_tenants(measures: Sequence[Measures]) -> list[str]:
-    """Those with the most GPU-time under the first policy that knows them, the largest first."""
-    hours: dict[str, float] = {}
-    for run in measures:
-        for tenant in run.tenants:
-            hours.setdefault(tenant.name, tenant.gpu_hours)
-    return sorted(hours, key=lambda name: (-hours[name], name))[:MOST_TENANTS]
+    """Those with the most GPU-time, the largest first."""
+    ordered = sorted(_tenants(measures), key=lambda tenant: (-tenant.gpu_hours, tenant.name))
+    return [tenant.name for tenant in ordered[:MOST_TENANTS]]
 
 
 def _tenant_bars(
     study: Study,
     names: Sequence[str],
-    label: str,
     value: Callable[[TenantMeasures], float],
     text: Callable[[float], str],
-    *,
-    marked: bool = False,
-) -> Markup:
+) -> list[BarRow]:
     found = [{tenant.name: tenant for tenant in run.tenants} for run in study.measures]
-    groups = []
-    for name in names:
-        bars = [
-            Bar(policy=policy, value=value(tenants[name]), text=text(value(tenants[name])))
-            for tenants, policy in zip(found, study.policies, strict=True)
-            if name in tenants
-        ]
-        mark = next(t[name].entitled_share_percent for t in found if name in t) if marked else None
-        mark_text = "" if mark is None else f"{percent_text(mark)} by weight"
-        groups.append(BarGroup(name=name, bars=bars, mark=mark, mark_text=mark_text))
-    return lying_bars(label, groups)
+
+    def bar(tenant: TenantMeasures | None) -> Bar | None:
+        if tenant is None:
+            return None
+        return Bar(value=round(value(tenant), 2), text=text(value(tenant)))
+
+    return [BarRow(name=name, bars=[bar(tenants.get(name)) for tenants in found]) for name in names]
+
+
+def _percent_bar(percent: float) -> Bar:
+    return Bar(value=round(percent, 2), text=percent_text(percent))
+
+
+def _error_names() -> list[str]:
+    """The names of the classes of errors."""
+    late = [_edge_text(edge) for edge in ERROR_EDGES_S if edge > 0]
+    early = [_edge_text(-edge) for edge in ERROR_EDGES_S if edge < 0]
+    return [
+        f"early by more than {early[0]}",
+        *(f"early by {low} to {high}" for high, low in pairwise(early)),
+        f"within {late[0]}",
+        *(f"late by {low} to {high}" for low, high in pairwise(late)),
+        f"late by more than {late[-1]}",
+    ]
+
+
+def _edge_text(seconds: int) -> str:
+    return f"{seconds // HOUR} h" if seconds >= HOUR else f"{seconds // MINUTE} min"
 
 
 def _loss_text(run: Measures) -> str:
     return f"{count_text(run.lost_gpu_hours)} ({percent_text(run.lost_percent)})"
 
 
-def _nothing(sentence: str) -> Markup:
-    return tag("p", sentence, class_="nothing")
+# The numbers behind the charts.
+
+_SPREAD = ("mean", "median", "p90", "p99", "p99.9", "longest")
+_GROUP = ("jobs", "GPU-hours", "mean wait", "mean JCT", "slowdown")
+
+
+def spread_table(measures: Sequence[Measures]) -> Table:
+    """Waits and completion times of each policy with all their percentiles."""
+    names = [f"{what}, {name}" for what in ("wait", "JCT") for name in _SPREAD]
+    rows = [[run.policy, *_spread_texts(run.wait), *_spread_texts(run.jct)] for run in measures]
+    return bounded_table(_columns("policy", *names), rows, "All percentiles")
+
+
+def tenant_table(run: Measures) -> Table:
+    """One row per tenant of one run."""
+    shares = ("weight", "share of GPU-time", "share while all wait", "share by weight")
+    rows = []
+    for tenant in run.tenants:
+        backlogged = tenant.backlogged_share_percent
+        rows.append(
+            [
+                tenant.name,
+                *_group_texts(tenant),
+                f"{tenant.weight_milli / 1000:g}",
+                percent_text(tenant.share_percent),
+                NOTHING if backlogged is None else percent_text(backlogged),
+                percent_text(tenant.entitled_share_percent),
+            ]
+        )
+    columns = _columns("tenant", *_GROUP, *shares)
+    return bounded_table(columns, rows, f"Tenants under {run.policy}")
+
+
+def partition_table(run: Measures) -> Table:
+    """One row per partition of one run."""
+    rows = []
+    for partition in run.partitions:
+        capacity = partition.capacity_gpu_milli
+        gpus = NOTHING if capacity is None else gpus_text(capacity)
+        rows.append([partition.name, *_group_texts(partition), gpus])
+    columns = _columns("partition", *_GROUP, "GPUs")
+    return bounded_table(columns, rows, f"Partitions under {run.policy}")
+
+
+def forecast_table(measures: Sequence[Measures]) -> Table:
+    """The accuracy of the forecasts under each policy."""
+    rows = [
+        [
+            run.policy,
+            count_text(run.forecast.jobs),
+            percent_text(run.forecast.kept_percent),
+            percent_text(run.forecast.early_percent),
+            percent_text(run.forecast.late_percent),
+            duration_text(run.forecast.median_absolute_error_s),
+        ]
+        for run in measures
+        if run.forecast
+    ]
+    names = ("forecasts", "kept", "early", "late", "median error")
+    title = "Forecasts; kept: within 10 % of the forecast wait, or within 10 minutes"
+    return bounded_table(_columns("policy", *names), rows, title)
+
+
+def _columns(first: str, *others: str) -> list[Column]:
+    return [Column(name=first, right=False), *(Column(name=name) for name in others)]
+
+
+def _spread_texts(spread: Distribution) -> list[str]:
+    values = (
+        spread.mean_s,
+        spread.median_s,
+        spread.p90_s,
+        spread.p99_s,
+        spread.p999_s,
+        spread.max_s,
+    )
+    return [duration_text(value) for value in values]
+
+
+def _group_texts(group: GroupMeasures) -> list[str]:
+    return [
+        count_text(group.jobs),
+        count_text(group.gpu_hours),
+        duration_text(group.mean_wait_s),
+        duration_text(group.mean_jct_s),
+        ratio_text(group.mean_bounded_slowdown),
+    ]
