@@ -207,6 +207,8 @@ class Container(Value, frozen=True, kw_only=True):
 
     name: str
     image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str = ""

@@ -70,7 +70,7 @@ def a_fleet() -> list[Manifest]:
         "phase": "Pending",
         "reason": WAITS,
         "queuePosition": 3,
-        "expectedStart": {"likely": "2026-05-04T13:00:00Z"},
+        "expectedStart": {"likely": "2026-05-04T13:00:00Z", "latest": "2026-05-04T15:00:00Z"},
     }
     queue = a_queue("vision", namespaces=[NAMESPACE], quotas=[{"guaranteed": 4}])
     queue["status"] = {"usage": [{"model": "*", "allocated": 1.0, "borrowed": 0.0, "lent": 2.0}]}

@@ -15,8 +15,6 @@ from gpu_scheduler.kubernetes.names import INDICES_ANNOTATION
 from gpu_scheduler.kubernetes.scheduler.decision import Decision, Memory, make_decision
 from gpu_scheduler.kubernetes.scheduler.loop import Scheduler
 from gpu_scheduler.kubernetes.scheduler.reporting import reservation_writes
-from gpu_scheduler.kubernetes.scheduler.reservation_record import KEY
-from gpu_scheduler.kubernetes.scheduler.reservation_record import NAME as RECORD_NAME
 from tests.fakes.kubernetes.api import FakeApi
 from tests.fakes.kubernetes.transport import FakeTransport
 from tests.kubernetes_objects import (
@@ -252,10 +250,10 @@ def test_a_blocked_job_keeps_its_reservation_through_a_restart() -> None:
     stored = api.objects["/api/v1/pods", "ml", "running"]
     store(*(a_lease(stored, "n", index) for index in range(2)))
     api._store("/api/v1/namespaces", {"metadata": {"name": "gpu-scheduler"}})
-    path = ("/api/v1/configmaps", "gpu-scheduler", RECORD_NAME)
+    path = ("/api/v1/configmaps", "gpu-scheduler", "gpu-scheduler-reservations")
 
     def recorded() -> list[dict[str, Any]]:
-        found = api.objects.get(path, {}).get("data", {}).get(KEY, "[]")
+        found = api.objects.get(path, {}).get("data", {}).get("reservations.json", "[]")
         return list(json.loads(found)) if found.startswith("[") else []
 
     def run_at(at: datetime, condition: Callable[[], bool]) -> None:
@@ -289,7 +287,7 @@ def test_a_blocked_job_keeps_its_reservation_through_a_restart() -> None:
     (kept,) = recorded()
     assert kept["made_ms"] == NOW_MS
     assert kept["at_ms"] > first["at_ms"]
-    api.objects[path]["data"][KEY] = "damaged"
+    api.objects[path]["data"]["reservations.json"] = "damaged"
     run_at(later, lambda: bool(recorded()))
     (new,) = recorded()
     assert new["made_ms"] == NOW_MS + 30 * 60_000

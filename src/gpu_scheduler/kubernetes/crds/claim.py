@@ -271,7 +271,10 @@ class ClaimMember(Value, frozen=True, kw_only=True):
 class ExpectedStart(Value, frozen=True, kw_only=True):
     """When the claim should start, by the forecast of the scheduler."""
 
-    likely: Annotated[datetime | None, documented("The start that is most likely.")] = None
+    likely: Annotated[
+        datetime | None,
+        documented("The start that is likely by the run times of like pods that have ended."),
+    ] = None
     latest: Annotated[
         datetime | None,
         documented("The start if everything ahead runs up to its time limit."),

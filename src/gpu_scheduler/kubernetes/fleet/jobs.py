@@ -40,7 +40,10 @@ NOT_SEEN = (
     "the scheduler has not looked at it yet; if that lasts, look whether the pods of gpu-scheduler "
     "run"
 )
-START_UNKNOWN = "only claims have expected starts, and only if all that is ahead has a time limit"
+START_UNKNOWN = (
+    "only claims have expected starts, and only if all that is ahead has a time limit, or like "
+    "pods have ended"
+)
 SORTS = ("queue", "number", "user", "name", "state", "gpus", "priority", "time", "tenant")
 _ORDER = {"running": 0, "scheduled": 1, "preempted": 2, "pending": 3}
 
@@ -139,6 +142,12 @@ class FleetJob:
         """The likely start, as the claim says it."""
         expected = self.claim.status.expected_start if self.waiting and self.claim else None
         return None if expected is None else _written(expected.likely)
+
+    @property
+    def latest_start(self) -> str | None:
+        """The start if all pods before it use their time limits, as the claim says it."""
+        expected = self.claim.status.expected_start if self.waiting and self.claim else None
+        return None if expected is None else _written(expected.latest)
 
     @property
     def expected_end(self) -> str | None:
@@ -263,6 +272,7 @@ def explanation(job: FleetJob) -> dict[str, Any]:
         "code": job.state,
         "position": job.position,
         "expected_start": start,
+        "expected_start_limit": job.latest_start if waits else None,
         "expected_end": job.expected_end,
         "details": {},
         "basis": "forecast" if waits and start else "",

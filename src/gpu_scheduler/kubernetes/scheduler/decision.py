@@ -18,7 +18,7 @@ import structlog
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.engine.fair_share import FairShare
-from gpu_scheduler.engine.forecast import Foresight, foresee
+from gpu_scheduler.engine.forecast import Foresight, Guess, RunTime, foresee
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.quota.node_shares import NodeShare, node_shares
 from gpu_scheduler.engine.state.cluster_state import ClusterState
@@ -53,6 +53,7 @@ from gpu_scheduler.kubernetes.scheduler.reservations import (
     Reserved,
     reserve,
 )
+from gpu_scheduler.kubernetes.scheduler.run_times import RunTimes
 from gpu_scheduler.kubernetes.scheduler.workloads import (
     GangState,
     Member,
@@ -121,6 +122,7 @@ class Memory:
     reservations: tuple[Reservation, ...] = ()
     unevictable: frozenset[str] = frozenset()
     advance: ReservationMemory = field(default_factory=dict)
+    run_times: RunTimes = field(default_factory=RunTimes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +211,8 @@ class WaitingPod:
     lacks_room: bool = False
     nominated: str = ""
     position: int | None = None
+    is_first: bool = True
+    """Whether it is the first pod of its job: what is told of the whole job is told of it."""
     likely_ms: int | None = None
     latest_ms: int | None = None
 
@@ -682,6 +686,7 @@ class Translation:
                     lacks_room=lacks_room,
                     nominated=nominated.get((job_id, place), ""),
                     position=positions.get(number),
+                    is_first=not place,
                     likely_ms=likely.get(number),
                     latest_ms=latest.get(number),
                 )
@@ -699,20 +704,33 @@ class Translation:
     def _forecasts(self, state: ClusterState) -> tuple[dict[int, int], dict[int, int]]:
         """Expected starts by job number: likely ones, and if all that is ahead uses its limit.
 
-        A start that depends on the end of a pod without a time limit is not told.
+        A likely start counts with the run times of like pods that have ended. A start that depends
+        on the end of a pod of which nothing is known is not told.
         """
         if len(state.queue.entries) > MOST_FORECAST:
             return {}, {}
+        run_times = self._memory.run_times
+        latest = self._foreseen(state, None, lambda job, _: not job.max_runtime_ms)
+        if not len(run_times):
+            return latest, latest
+        likely = self._foreseen(state, run_times.run_ms, run_times.is_guess)
+        for number, at_ms in latest.items():
+            likely[number] = min(at_ms, likely.get(number, at_ms))
+        return likely, latest
+
+    def _foreseen(
+        self, state: ClusterState, run_ms_of: RunTime | None, is_guess: Guess
+    ) -> dict[int, int]:
+        """Starts by job number that depend on no guess."""
         found = Foresight()
         try:
-            foresee(state, self._now_ms, found, is_guess=lambda job, _: not job.max_runtime_ms)
+            foresee(state, self._now_ms, found, run_ms_of=run_ms_of, is_guess=is_guess)
         except Exception:
             # The state is only for this decision; starts that were found are valid.
             log.exception("the forecast failed; the decision goes on without it")
-        starts = {
+        return {
             number: at_ms for number, at_ms in found.starts.items() if not found.guesses[number]
         }
-        return starts, starts
 
 
 def _reason_of(reasons: Reasons, number: int) -> Reason:

@@ -67,9 +67,15 @@ from gpu_scheduler.kubernetes.scheduler.isolation import (
     find_offender,
 )
 from gpu_scheduler.kubernetes.scheduler.objects_view import Key, Objects, is_bound
+from gpu_scheduler.kubernetes.scheduler.records import (
+    encoded,
+    reservation_record,
+    run_time_record,
+)
 from gpu_scheduler.kubernetes.scheduler.repair import Deadlines, Repairs, find_repairs
 from gpu_scheduler.kubernetes.scheduler.report_writer import ReportWriter, Write
 from gpu_scheduler.kubernetes.scheduler.reporting import (
+    TOLD_AGAIN_SECONDS,
     ClaimWrite,
     ConditionWrite,
     QueueWrite,
@@ -80,9 +86,9 @@ from gpu_scheduler.kubernetes.scheduler.reporting import (
     event,
     queue_writes,
     reservation_writes,
+    start_sentence,
 )
-from gpu_scheduler.kubernetes.scheduler.reservation_record import NAME as RECORD_NAME
-from gpu_scheduler.kubernetes.scheduler.reservation_record import ReservationRecord, encoded
+from gpu_scheduler.kubernetes.scheduler.run_times import RunTimes
 from gpu_scheduler.kubernetes.scheduler.workloads import find_claims
 from gpu_scheduler.kubernetes.scheduler.writer import (
     NotLeader,
@@ -136,6 +142,8 @@ class LoopSettings:
     """A pod gets a new sentence at most so often."""
     forecast_seconds: float = 5.0
     """Expected starts are worked out at most so often."""
+    record_seconds: float = 30.0
+    """Run times of pods that have ended are written down at most so often."""
     forming_seconds: float = 2.0
     """A pod is told that others of its gang are missing only if they are for so long: a controller
     creates them one after the other, and hundreds of sentences would delay their start."""
@@ -217,10 +225,14 @@ class Scheduler:
         self._told_aside: dict[str, str] = {}
         self._ahead = _Ahead(settings.ahead_seconds)
         self._memory = Memory()
-        self._record = ReservationRecord(client, namespace)
+        self._record = reservation_record(client, namespace)
+        self._run_record = run_time_record(client, namespace)
+        self._run_times = RunTimes()
         self._is_restored = False
         self._recorded = "[]"
         self._recorded_at = float("-inf")
+        self._has_new_runs = False
+        self._runs_recorded_at = float("-inf")
         self._protected_until: dict[str, float] = {}
         self._incomplete_since_ms: dict[str, int] = {}
         self._forming_since: dict[Key, float] = {}
@@ -228,6 +240,7 @@ class Scheduler:
         self._told_statuses: dict[str, GpuClaimStatus] = {}
         self._told_reservations: dict[str, GpuReservationStatus] = {}
         self._event_reasons: dict[str, str] = {}
+        self._event_starts: dict[str, int] = {}
         self._forecast_at = float("-inf")
         self._forecast: dict[Key, tuple[int | None, int | None]] = {}
         self._event_names = (
@@ -301,6 +314,7 @@ class Scheduler:
         if not self._is_restored:
             self._memory = Memory(reservations=await self._record.read())
             self._recorded = encoded(self._memory.reservations)
+            self._run_times = RunTimes(await self._run_record.read())
             self._is_restored = True
         self._protected_until = {
             uid: until for uid, until in self._protected_until.items() if until > began
@@ -333,8 +347,13 @@ class Scheduler:
         self, objects: Objects, aside: tuple[SetAside, ...], began: float, now: datetime
     ) -> None:
         now_ms = int(now.timestamp() * 1000)
-        memory = replace(self._memory, unevictable=frozenset(self._protected_until))
+        memory = replace(
+            self._memory,
+            unevictable=frozenset(self._protected_until),
+            run_times=self._run_times,
+        )
         translation = Translation(objects, self._policy, now_ms, memory)
+        self._has_new_runs |= self._run_times.learn(translation.workloads.ended)
         self._incomplete_since_ms = self._incomplete_gangs(translation, aside, now_ms)
         repairs = find_repairs(
             objects,
@@ -543,7 +562,9 @@ class Scheduler:
             if self._event_reasons.get(uid) != condition.reason:
                 self._event_reasons[uid] = condition.reason
                 self._tell(condition.pod, "FailedScheduling", condition.reason, is_warning=True)
+        self._tell_starts(decision)
         self._record_reservations(decision, at)
+        self._record_runs(at)
         fresh = {one.pod.metadata.uid for one in assigned}
         pods_of = find_claims(objects)
         for write in claim_writes(objects, translation, decision, now):
@@ -582,6 +603,9 @@ class Scheduler:
         self._event_reasons = {
             uid: reason for uid, reason in self._event_reasons.items() if uid in known
         }
+        self._event_starts = {
+            uid: start_ms for uid, start_ms in self._event_starts.items() if uid in known
+        }
 
     def _told_too_early(self, forming: frozenset[Key], at: float) -> set[Key]:
         """The pods of gangs whose other pods may still be on their way; a later cycle tells."""
@@ -597,7 +621,26 @@ class Scheduler:
         text = encoded(decision.reservations)
         if text != self._recorded and at - self._recorded_at >= self._settings.retold_seconds:
             self._recorded, self._recorded_at = text, at
-            self._reports.put_status(RECORD_NAME, lambda: self._record.write(text))
+            self._reports.put_status(self._record.name, lambda: self._record.write(text))
+
+    def _record_runs(self, at: float) -> None:
+        """Write down how long pods ran if some have ended, now and then."""
+        seconds = self._settings.record_seconds
+        if self._has_new_runs and at - self._runs_recorded_at >= seconds:
+            self._has_new_runs, self._runs_recorded_at = False, at
+            text = encoded(self._run_times.newest_first())
+            self._reports.put_status(self._run_record.name, lambda: self._run_record.write(text))
+
+    def _tell_starts(self, decision: Decision) -> None:
+        """Write an event when the expected start of a job is known, or has moved far."""
+        for _, one in sorted(decision.waiting.items()):
+            uid, start_ms = one.pod.metadata.uid, one.likely_ms
+            if start_ms is None or not one.is_first:
+                continue
+            told_ms = self._event_starts.get(uid)
+            if told_ms is None or abs(start_ms - told_ms) > TOLD_AGAIN_SECONDS * 1000:
+                self._event_starts[uid] = start_ms
+                self._tell(one.pod, "ExpectedStart", start_sentence(one))
 
     def _may_tell(self, pod: Pod, at: float) -> bool:
         return self._may_tell_claim(pod.metadata.uid, at)

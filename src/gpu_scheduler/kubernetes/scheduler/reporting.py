@@ -56,6 +56,8 @@ from gpu_scheduler.model.request import WHOLE_MILLI, Request
 
 LONGEST_SENTENCE = 1024
 STEADY_SECONDS = 60
+TOLD_AGAIN_SECONDS = 600
+"""An event tells an expected start again if it moved by more than this."""
 SCHEDULED = "Scheduled"
 ACCEPTED = "Accepted"
 GUARANTEED = "Guaranteed"
@@ -282,6 +284,21 @@ def _expected(waiting: WaitingPod, old: ExpectedStart | None) -> ExpectedStart |
         likely=steady(waiting.likely_ms, None if old is None else old.likely),
         latest=steady(waiting.latest_ms, None if old is None else old.latest),
     )
+
+
+def start_sentence(waiting: WaitingPod) -> str:
+    """The expected start of a pod in an event; empty if none is known."""
+    likely, latest = (
+        None if at_ms is None else timestamp(datetime.fromtimestamp(at_ms // 1000, UTC))
+        for at_ms in (waiting.likely_ms, waiting.latest_ms)
+    )
+    if likely is None:
+        return ""
+    if latest is None:
+        return f"should start at {likely}, by the run times of like pods before it"
+    if latest == likely:
+        return f"should start at {likely} if all pods before it use their time limits"
+    return f"should start at {likely}, and at {latest} if all pods before it use their time limits"
 
 
 def _conditions(

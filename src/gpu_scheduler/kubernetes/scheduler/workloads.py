@@ -43,12 +43,16 @@ from gpu_scheduler.kubernetes.scheduler.objects_view import (
     matches,
 )
 from gpu_scheduler.kubernetes.scheduler.queues import Queues
+from gpu_scheduler.kubernetes.scheduler.run_times import Run
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import MAX_PRIORITY, NORMAL_PRIORITY, Job
 from gpu_scheduler.model.node import canonical_model_name
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, Topology, mig_share_milli
 
 _MIG_NAME = re.compile(re.escape(MIG_RESOURCE) + r"([1-7]g\..+)")
+MOST_WORDS = 20
+LONGEST_WORD = 100
+"""What follows in a longer command does not tell which pods are alike."""
 PRIORITY_DOUBLING = 300
 """Points of the engine for each doubling of a Kubernetes priority."""
 
@@ -114,6 +118,7 @@ class Workloads:
     forming: frozenset[Key] = frozenset()
     """Pods of gangs of which too few pods exist; most of them are being created."""
     usage: tuple[GpuUse, ...] = ()
+    ended: tuple[Run, ...] = ()
     next_begin_ms: int | None = None
 
 
@@ -185,7 +190,31 @@ def workloads(
         else:
             group.members.append(member)
     maker = _JobMaker(objects, queues, now_ms, frozenset(unevictable))
-    return replace(maker.make(groups, refused), usage=tuple(usage))
+    ended = tuple(
+        _run(group.succeeded, claims, queues)
+        for group in groups.values()
+        if group.succeeded and not group.placed and not group.members
+    )
+    return replace(maker.make(groups, refused), usage=tuple(usage), ended=ended)
+
+
+def _run(pods: list[Pod], claims: "ClaimFinder", queues: Queues) -> Run:
+    """The run of a job that has ended."""
+    first = min(pods, key=lambda one: one.metadata.uid)
+    claim = None
+    with suppress(InvalidRequest):  # the claim was deleted
+        claim = claims.of(first)
+    namespace = first.metadata.namespace
+    queue, _ = queues.choose(namespace, claim.spec.queue if claim is not None else "")
+    return Run(
+        uid=first.metadata.uid,
+        queue=queue,
+        namespace=namespace,
+        command=command_of(first),
+        limit_ms=_limit_ms(first, claim),
+        start_ms=min(map(started_ms, pods)),
+        end_ms=max(map(ended_ms, pods)),
+    )
 
 
 def _by_age(item: tuple[Key, Pod]) -> tuple[float, Key]:
@@ -549,6 +578,7 @@ class _JobMaker:
             tenant=queue,
             user=first.pod.metadata.namespace,
             name=first.pod.metadata.name,
+            command=command_of(first.pod),
             members=tuple(member.request for member in members),
             min_members=minimum,
             priority=priority,
@@ -607,18 +637,16 @@ def _gang_part(group: _Group) -> tuple[tuple[Member, ...], int, str]:
 
 def limit_ms(members: tuple[Member, ...]) -> int:
     """The longest run time of the members; 0 if one has no limit."""
-    limits = []
-    for member in members:
-        seconds = [
-            given
-            for given in (
-                member.pod.spec.active_deadline_seconds,
-                None if member.claim is None else member.claim.spec.max_run_time_seconds,
-            )
-            if given is not None
-        ]
-        limits.append(min(seconds, default=0) * 1000)
+    limits = [_limit_ms(member.pod, member.claim) for member in members]
     return 0 if 0 in limits else max(limits)
+
+
+def _limit_ms(pod: Pod, claim: GpuClaim | None) -> int:
+    given = (
+        pod.spec.active_deadline_seconds,
+        None if claim is None else claim.spec.max_run_time_seconds,
+    )
+    return min((seconds for seconds in given if seconds is not None), default=0) * 1000
 
 
 def _gpu_use(member: Member, queues: Queues) -> GpuUse | None:
@@ -630,10 +658,7 @@ def _gpu_use(member: Member, queues: Queues) -> GpuUse | None:
     queue, _ = queues.choose(
         pod.metadata.namespace, member.claim.spec.queue if member.claim is not None else ""
     )
-    end_ms = None
-    if has_ended(pod):
-        ready = [one for one in pod.status.conditions if one.type == "Ready"]
-        end_ms = max(start_ms, _ms(ready[0].last_transition_time) if ready else start_ms)
+    end_ms = ended_ms(pod) if has_ended(pod) else None
     return queue, pod.metadata.namespace, member.request.gpu_milli, start_ms, end_ms
 
 
@@ -643,6 +668,23 @@ def started_ms(pod: Pod) -> int:
         if one.type == "PodScheduled" and one.status == "True":
             return _ms(one.last_transition_time)
     return _ms(pod.status.start_time)
+
+
+def ended_ms(pod: Pod) -> int:
+    """When a pod ended that has ended, as far as its conditions tell."""
+    start_ms = started_ms(pod)
+    ready = [one for one in pod.status.conditions if one.type == "Ready"]
+    return max(start_ms, _ms(ready[0].last_transition_time) if ready else start_ms)
+
+
+@once_per_object
+def command_of(pod: Pod) -> tuple[str, ...]:
+    """What tells alike pods: the command of the first container, or its image if it has none."""
+    if not pod.spec.containers:
+        return ()
+    first = pod.spec.containers[0]
+    words = (*first.command, *first.args) or (first.image,)
+    return tuple(word[:LONGEST_WORD] for word in words[:MOST_WORDS])
 
 
 def _ms(at: datetime | None) -> int:
