@@ -192,6 +192,27 @@ def test_forecasts_are_measured_on_request(trace: Path) -> None:
     assert json.loads(succeeding(*words, "--forecasts"))["runs"][0]["forecast"]["jobs"] > 0
 
 
+# --- output of Slurm and Kubernetes
+
+
+def test_month_of_slurm_is_replayed_on_its_nodes(tmp_path: Path) -> None:
+    columns = "JobID|User|Account|Submit|Start|Elapsed|Timelimit|State|Partition|AllocTRES"
+    job = "|ada|vision|2026-10-01T0{hour}:00:00|2026-10-01T0{hour}:00:00|01:00:00|UNLIMITED|"
+    tres = "COMPLETED|gpu|cpu=4,gres/gpu=2,mem=8G,node=1"
+    rows = [f"{hour}{job.format(hour=hour)}{tres}" for hour in range(1, 4)]
+    trace = tmp_path / "sacct.txt"
+    trace.write_text("\n".join([columns, *rows, rows[0].replace("1|ada", "1.batch|ada")]) + "\n")
+    nodes = tmp_path / "nodes.txt"
+    nodes.write_text("NodeName=g1 CPUTot=64 Gres=gpu:a100:2\n   RealMemory=512000 Partitions=gpu\n")
+    words = ("--trace", trace, "--cluster", nodes, "--policy", "easy", "--json")
+    document = json.loads(succeeding(*words))
+    (run,) = document["runs"]
+    assert (run["jobs"], run["mean_wait_s"], run["mean_jct_s"]) == (3, 0, 3600)
+    assert document["workload"]["skipped_rows"] == {"a job step": 1}
+    in_zone = json.loads(succeeding(*words, "--time-zone", "Europe/Berlin"))
+    assert in_zone["runs"][0]["mean_jct_s"] == 3600
+
+
 # --- generated work
 
 
@@ -329,7 +350,7 @@ def on_a_terminal(words: list[str]) -> tuple[subprocess.CompletedProcess[bytes],
 BAD: list[tuple[str, str]] = [
     ("", "nothing to simulate; give --trace FILE, --generate or --demo"),
     ("--trace missing.csv --nodes 1", "missing.csv: cannot be read"),
-    ("--trace jobs.csv", "has no nodes; expected a cluster"),
+    ("--trace jobs.csv", "has no nodes; give them with --cluster FILE or --nodes N"),
     ("--trace jobs.csv --cluster missing.csv", "missing.csv: cannot be read"),
     ("--trace jobs.csv --nodes 1 --format cvs", "--format is 'cvs'; did you mean 'csv'?"),
     ("--trace jobs.csv --nodes 1 --format swf", "jobs.csv, line 1"),
@@ -341,6 +362,8 @@ BAD: list[tuple[str, str]] = [
     ("--trace late.csv --nodes 1", "late.csv, line 2: the deadline"),
     ("--trace jobs.csv --cluster twice.csv", "twice.csv, line 3: node 'big' is named twice"),
     ("--trace jobs.csv --nodes 1 --policy fif", "did you mean 'fifo'?"),
+    ("--trace jobs.csv --nodes 1 --policy tiresias", "policy 'tiresias' is 'las' here"),
+    ("--trace jobs.csv --nodes 1 --time-zone Mars", "--time-zone is 'Mars'"),
     ("--trace jobs.csv --nodes 1 --policy fifo,", "--policy is 'fifo,'"),
     ("--trace jobs.csv --nodes 1 --predictor magic", "--predictor is 'magic'"),
     ("--trace jobs.csv --nodes 0", "--nodes is '0'"),

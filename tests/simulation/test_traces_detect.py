@@ -32,6 +32,16 @@ SAMPLES = {
         "p,1,1,1,500,0,9,1",
     ),
     TraceFormat.SWF: ("; MaxProcs: 4", " ".join(["1"] * 18)),
+    TraceFormat.SACCT: (
+        "JobID|Submit|Start|Elapsed|AllocTRES",
+        "1|2026-10-01T00:00:00|2026-10-01T00:00:05|00:01:00|gres/gpu=1",
+    ),
+    TraceFormat.KUBERNETES: (
+        '{"apiVersion": "v1", "kind": "List", "items": [{"kind": "Pod", "metadata": {"name": "p",',
+        '"creationTimestamp": "2026-10-01T00:00:00Z"}, "spec": {"containers": [{"resources":',
+        '{"limits": {"nvidia.com/gpu": "1"}}}]}, "status": {"phase": "Running", "startTime":',
+        '"2026-10-01T00:00:00Z"}}]}',
+    ),
 }
 
 
@@ -56,13 +66,21 @@ def test_given_format_is_not_guessed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "trace_format",
-    [TraceFormat.CSV, TraceFormat.JSON_LINES, TraceFormat.HELIOS, TraceFormat.OPENB],
+    [
+        TraceFormat.CSV,
+        TraceFormat.JSON_LINES,
+        TraceFormat.HELIOS,
+        TraceFormat.OPENB,
+        TraceFormat.SACCT,
+        TraceFormat.KUBERNETES,
+    ],
 )
 def test_trace_without_machines_needs_cluster(tmp_path: Path, trace_format: TraceFormat) -> None:
     path = a_file(tmp_path, "trace", *SAMPLES[trace_format])
     with Refusal(path) as refusal:
         read_trace(path)
-    assert "expected a cluster" in refusal.message
+    assert "--cluster FILE" in refusal.message
+    assert "--nodes N" in refusal.message
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,38 @@ PRESET_DESCRIPTIONS: dict[str, str] = {
 """What each preset does, in one line."""
 
 
+LITERATURE: dict[str, tuple[str, str]] = {
+    "fcfs": ("fifo", "the same"),
+    "srsf": ("srtf", "the nearest; it orders by remaining time without the number of GPUs"),
+    "tiresias": ("las", "its discretised LAS with two levels"),
+    "2dlas": ("las", "the same"),
+    "qssf": ("short", "the nearest; short and small jobs first, by history"),
+    "helios": ("short", "the nearest to its QSSF"),
+    "mlfq": ("feedback", "the nearest; its levels are decades of run time"),
+    "drf": ("fair", "the nearest; it shares GPUs by weight, not dominant resources"),
+    "themis": ("fair", "the nearest; it shares GPUs by weight, without auctions"),
+    "gandiva": ("feedback", "the nearest; jobs that have run long are preempted"),
+    "gavel": ("fair", "the nearest; it does not count with throughputs by model"),
+    "fairshare": ("fair", "the nearest to Slurm's priority/multifactor"),
+    "multifactor": ("fair", "the nearest to Slurm's priority/multifactor"),
+    "backfill": ("easy", "the same; 'conservative' reserves for every job"),
+    "easybackfill": ("easy", "the same"),
+    "conservativebackfill": ("conservative", "the same"),
+    "firstfit": ("skip", "the nearest; what does not fit is skipped"),
+    "dotprod": ("dot_product", "the same"),
+}
+"""Policies by their names in the literature, without hyphens: ours, and how near it is."""
+
+
 def preset(name: str) -> Policy:
     """A policy by its name."""
     policy = PRESETS.get(name)
     if policy is None:
-        close = get_close_matches(name, PRESETS, n=1)
+        known = LITERATURE.get(name.lower().replace("-", "").replace("_", ""))
+        if known is not None:
+            ours, how = known
+            raise UnknownThing(f"policy '{name}' is '{ours}' here ({how}); use '{ours}'")
+        close = get_close_matches(name.lower(), PRESETS, n=1)
         hint = f"; did you mean '{close[0]}'?" if close else "."
         raise UnknownThing(f"policy '{name}' is not known{hint} Known: {', '.join(PRESETS)}")
     return policy

@@ -8,7 +8,7 @@ Every job fits the empty cluster.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.engine.placement.gangs import place_gang
@@ -17,7 +17,13 @@ from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.errors import InvalidRequest, NeverFits
 from gpu_scheduler.model.job import Job, split_over_nodes
-from gpu_scheduler.model.node import Device, DeviceMode, Node
+from gpu_scheduler.model.node import (
+    Device,
+    DeviceMode,
+    Node,
+    canonical_model_name,
+    short_model_name,
+)
 from gpu_scheduler.model.request import (
     MIG_SLICES,
     WHOLE_MILLI,
@@ -254,6 +260,21 @@ class EmptyCluster:
             raise NeverFits(f"a gang of {gpus:g} GPUs can never run: {self._offer()}")
         self._checked.add(members)
 
+    def models_like(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The models of the cluster with these names, as other systems may write them.
+
+        Empty if none is wanted, or if the nodes do not name their models. Raises `NeverFits` when
+        the cluster has none of them.
+        """
+        models = {device.model for node in self._nodes for device in node.devices}
+        found: set[str] = set()
+        for name in wanted:
+            equal = {model for model in models if model.casefold() == name.casefold()}
+            found |= equal or {model for model in models if _chip(model) == _chip(name)}
+        if not found and any(wanted) and models != {DEFAULT_MODEL}:
+            raise NeverFits(f"no node has GPUs of model {' or '.join(wanted)}: {self._offer()}")
+        return tuple(sorted(found))
+
     def _holds(self, members: tuple[Request, ...]) -> bool:
         shapes = tuple(self._index.shape(member) for member in members)
         gang = JobShape(0, shapes, len(shapes), same_rack=False)
@@ -291,6 +312,11 @@ class EmptyCluster:
             f"largest node {largest.gpu_count} GPUs, {largest.cpu_milli / 1000:g} CPU cores "
             f"and {largest.memory_mb} MiB"
         )
+
+
+def _chip(model: str) -> str:
+    """The chip of a model name: A100 of nvidia_a100-sxm4-80gb."""
+    return canonical_model_name(short_model_name(model.replace("_", " "))).casefold()
 
 
 def _description(request: Request) -> str:

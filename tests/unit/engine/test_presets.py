@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.presets import PRESETS, preset
+from gpu_scheduler.engine.presets import LITERATURE, PRESETS, preset
 from gpu_scheduler.model.errors import UnknownThing
 from tests.builders import a_job, a_node, a_state, started
 
@@ -23,3 +23,17 @@ def test_nearly_correct_policy_name_is_suggested() -> None:
         preset("fivo")
     with pytest.raises(UnknownThing, match=r"policy 'xyzzy' is not known[.;:] Known: fifo, "):
         preset("xyzzy")
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("tiresias", "las"), ("QSSF", "short"), ("easy-backfill", "easy"), ("FCFS", "fifo")],
+)
+def test_name_of_literature_leads_to_our_policy(name: str, ours: str) -> None:
+    with pytest.raises(UnknownThing, match=f"policy '{name}' is '{ours}' here"):
+        preset(name)
+
+
+def test_names_of_literature_lead_to_policies_that_exist() -> None:
+    assert {ours for ours, _ in LITERATURE.values()} <= set(PRESETS)
+    assert not set(LITERATURE) & set(PRESETS)

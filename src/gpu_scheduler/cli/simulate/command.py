@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable
+from datetime import tzinfo
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.model.errors import InvalidRequest
@@ -104,6 +106,18 @@ def one_of(flag: str, allowed: Iterable[str]) -> Callable[[str], str]:
     return read
 
 
+def time_zone(flag: str) -> Callable[[str], tzinfo]:
+    """A time zone by its name: `Europe/Berlin`."""
+
+    def read(text: str) -> tzinfo:
+        try:
+            return ZoneInfo(text)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise _invalid(flag, text, "a time zone such as UTC or Europe/Berlin") from error
+
+    return read
+
+
 def names(flag: str) -> Callable[[str], list[str]]:
     """A list of words: `fifo,fair`."""
 
@@ -172,7 +186,7 @@ def _invalid(flag: str, text: str, expected: str) -> InvalidRequest:
 
 ValueParser = Callable[[str], object]
 
-FORMATS = ("json", "jsonl", "csv", "helios", "philly", "openb", "swf")
+FORMATS = ("json", "jsonl", "csv", "helios", "philly", "openb", "swf", "sacct", "kubernetes")
 PREDICTORS = ("auto", "history", "oracle", "stated")
 WAITS = ("mean", "median", "p90", "p99", "max")
 GROUPINGS = ("tenant", "partition")
@@ -181,6 +195,7 @@ examples:
   tgpu simulate --demo
   tgpu simulate --trace jobs.csv --nodes 4 --policy fifo,easy,feedback
   tgpu simulate --trace jobs.csv.gz --cluster vc_nodes.csv --policy fifo --by partition
+  tgpu simulate --trace sacct.txt --cluster nodes.txt --policy fair
   tgpu simulate --generate --days 7 --load 1.1 --policy fair --report fair.html
   tgpu simulate --generate --days 7 --nodes 4,8,16 --policy fair
   tgpu simulate --trace jobs.csv --gpus-per-node 8 --target-wait 1h --policy fair
@@ -239,7 +254,7 @@ SHAPE: dict[str, tuple[Callable[[str], ValueParser], str, str]] = {
 """Options of generated work: parser, placeholder, help."""
 
 _MODES = ("demo", "generate", "fill", "list_policies")
-_TRACE = ("trace", "format")
+_TRACE = ("trace", "format", "time_zone")
 _MACHINES = ("cluster", *CLUSTER)
 _WORK = ("jobs", "days", *SHAPE)
 _WORLD = ("predictor", "preemption_cost", "wide_preemption_cost", "lose_progress", "default_limit")
@@ -270,6 +285,8 @@ def register(parser: ArgumentParser) -> None:
     add.value("--trace", _path, "FILE", "a trace of jobs")
     formats = f"its format ({', '.join(FORMATS)}); default by content"
     add.value("--format", partial(one_of, allowed=FORMATS), "F", formats)
+    zone = "the zone of times without an offset in the output of sacct; default UTC"
+    add.value("--time-zone", time_zone, "ZONE", zone)
     add.flag("--generate", "generated work, no trace")
     add.flag("--demo", "one day on a small cluster")
     add.flag("--fill", "the filling experiment on openb lists")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from dataclasses import replace
+from datetime import UTC
 from heapq import merge
 from itertools import islice, takewhile
 from pathlib import Path
@@ -36,7 +37,12 @@ _CLUSTER_FIELDS = {"gpu_model": "model", "cpu_cores": "cpu_milli"}
 def trace_reading(args: Namespace) -> Reading:
     """Read the trace, and keep its first jobs if --limit-jobs says so."""
     trace_format = TraceFormat(args.format) if args.format else None
-    reading = read_trace(args.trace, cluster=_cluster(args), trace_format=trace_format)
+    reading = read_trace(
+        args.trace,
+        cluster=_cluster(args),
+        trace_format=trace_format,
+        zone=args.time_zone or UTC,
+    )
     if args.limit_jobs is not None:
         _keep_first(reading.workload, args.limit_jobs)
     limit_ms = args.default_limit or NO_LIMIT_MS

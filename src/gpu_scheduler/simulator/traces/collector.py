@@ -14,6 +14,8 @@ from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload
 
+DAY_MS = 86_400_000
+
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
@@ -31,7 +33,7 @@ class Reading:
 class Intake:
     """Jobs with their lines in the file. All checks run before any job is returned."""
 
-    def __init__(self, path: Path, entries: Iterable[tuple[int, TraceJob | str]]) -> None:
+    def __init__(self, path: Path, entries: Iterable[tuple[int | None, TraceJob | str]]) -> None:
         """Keep the jobs; count the rows that have a reason for skipping them instead."""
         self._path = path
         self._file = str(path)
@@ -44,9 +46,10 @@ class Intake:
                 continue
             job_id = entry.job.id
             if job_id in self._lines:
+                first = self._lines[job_id]
+                where = "" if first is None else f", first in line {first}"
                 raise InvalidInput(
-                    f"job id {job_id!r} appears twice, first in line {self._lines[job_id]}; "
-                    "expected a different id for each job",
+                    f"job id {job_id!r} appears twice{where}; expected a different id for each job",
                     file=self._file,
                     line=line,
                 )
@@ -71,9 +74,19 @@ class Intake:
         self._check_dependencies()
         return self._jobs
 
-    def pool(self, nodes: tuple[Node, ...], tenants: tuple[Tenant, ...] = ()) -> Reading:
-        """All jobs on one pool of nodes; tenants not described have no limits."""
-        return self.reading([partition_of("all", nodes, self.jobs(), tenants)])
+    def pool(
+        self,
+        nodes: tuple[Node, ...],
+        tenants: tuple[Tenant, ...] = (),
+        *,
+        has_dates: bool = False,
+    ) -> Reading:
+        """All jobs on one pool of nodes; tenants not described have no limits.
+
+        With `has_dates`, times count from the midnight before the first submission.
+        """
+        jobs = from_midnight(self.jobs()) if has_dates else self.jobs()
+        return self.reading([partition_of("all", nodes, jobs, tenants)])
 
     def reading(self, partitions: list[Partition]) -> Reading:
         """The jobs in their partitions, with the numbers of skipped rows."""
@@ -117,6 +130,22 @@ class Intake:
 
     def _fault(self, job_id: str, message: str) -> InvalidInput:
         return InvalidInput(message, file=self._file, line=self._lines[job_id])
+
+
+def from_midnight(jobs: list[TraceJob]) -> list[TraceJob]:
+    """Time 0 becomes the midnight before the first job, so that days stay aligned."""
+    start_ms = jobs[0].job.submit_ms // DAY_MS * DAY_MS
+    return [
+        TraceJob(
+            replace(
+                entry.job,
+                submit_ms=entry.job.submit_ms - start_ms,
+                begin_ms=max(0, entry.job.begin_ms - start_ms),
+            ),
+            entry.run_ms,
+        )
+        for entry in jobs
+    ]
 
 
 def partition_of(

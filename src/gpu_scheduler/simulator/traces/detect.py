@@ -1,19 +1,28 @@
 """Detects the format of a trace or of a list of nodes, and calls its reader or writer.
 
-The content decides, then the name. A cluster comes from our own JSON or CSV, an openb node list, or
-a list of virtual clusters.
+The content decides, then the name. A cluster comes from our own JSON or CSV, an openb node list, a
+list of virtual clusters, or what Slurm or Kubernetes print about their nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import UTC, tzinfo
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.simulator.traces import helios_philly, native_format, openb, swf
+from gpu_scheduler.simulator.traces import (
+    helios_philly,
+    kubernetes,
+    native_format,
+    openb,
+    slurm,
+    swf,
+)
 from gpu_scheduler.simulator.traces.collector import Reading
 from gpu_scheduler.simulator.traces.parsing import Layout, Row, head, header_of, read_rows
 from gpu_scheduler.simulator.traces.records import (
@@ -34,6 +43,8 @@ class TraceFormat(StrEnum):
     PHILLY = "philly"
     OPENB = "openb"
     SWF = "swf"
+    SACCT = "sacct"
+    KUBERNETES = "kubernetes"
 
 
 _TABLES: tuple[tuple[TraceFormat, str], ...] = (
@@ -56,8 +67,12 @@ def read_trace(
     cluster: Cluster | None = None,
     trace_format: TraceFormat | None = None,
     use_cpus: bool = False,
+    zone: tzinfo = UTC,
 ) -> Reading:
-    """Read a trace in any known format. Formats without nodes need `cluster`."""
+    """Read a trace in any known format. Formats without nodes need `cluster`.
+
+    Times of `sacct` are in `zone`.
+    """
     trace_format = trace_format or detect_format(path)
     if trace_format is TraceFormat.JSON:
         return native_format.read_json(path, cluster)
@@ -65,19 +80,22 @@ def read_trace(
         return helios_philly.read_philly(path, cluster)
     if trace_format is TraceFormat.SWF:
         return swf.read_swf(path, cluster)
+    if trace_format is TraceFormat.KUBERNETES:
+        return kubernetes.read_pods(path, cluster)
     if cluster is None:
         raise InvalidInput(
-            f"a trace in the format {trace_format} has no nodes; expected a cluster in addition, "
-            "from a file or by numbers",
+            f"a trace in the format {trace_format} has no nodes; give them with --cluster FILE or "
+            "--nodes N",
             file=str(path),
         )
-    if trace_format is TraceFormat.HELIOS:
-        return helios_philly.read_helios(path, cluster, use_cpus=use_cpus)
-    if trace_format is TraceFormat.OPENB:
-        return openb.read_openb(path, cluster)
-    if trace_format is TraceFormat.JSON_LINES:
-        return native_format.read_json_lines(path, cluster)
-    return native_format.read_csv(path, cluster)
+    readers: dict[TraceFormat, Callable[[Path, Cluster], Reading]] = {
+        TraceFormat.CSV: native_format.read_csv,
+        TraceFormat.JSON_LINES: native_format.read_json_lines,
+        TraceFormat.HELIOS: partial(helios_philly.read_helios, use_cpus=use_cpus),
+        TraceFormat.OPENB: openb.read_openb,
+        TraceFormat.SACCT: partial(slurm.read_sacct, zone=zone),
+    }
+    return readers[trace_format](path, cluster)
 
 
 def write_trace(
@@ -106,22 +124,28 @@ def write_trace(
 
 def detect_format(path: Path) -> TraceFormat:
     """The format of a file; raises `InvalidInput` if it is unknown."""
-    lines = [line for line in head(path).splitlines() if line.strip()]
+    beginning = head(path)
+    lines = [line for line in beginning.splitlines() if line.strip()]
     if not lines:
         raise InvalidInput("the file is empty; expected a trace", file=str(path))
     first = lines[0].strip()
     if first.startswith("{"):
-        return _kind_of_json(first)
+        if kubernetes.is_kubernetes(beginning):
+            return TraceFormat.KUBERNETES
+        return TraceFormat.SACCT if slurm.is_sacct_json(beginning) else _kind_of_json(first)
     if first.startswith(swf.SWF_COMMENT) or len(first.split()) == swf.SWF_FIELDS:
         return TraceFormat.SWF
+    if slurm.is_sacct(first):
+        return TraceFormat.SACCT
     header = header_of(first)
     for trace_format, column in _TABLES:
         if column in header:
             return trace_format
     node_layouts = (helios_philly.VC_LAYOUT, openb.NODE_LAYOUT, NODE_LAYOUT)
-    if not all(layout.fault(header) for layout in node_layouts):
+    is_node_list = not all(layout.fault(header) for layout in node_layouts)
+    if is_node_list or slurm.is_node_list(first):
         raise InvalidInput(
-            "the file lists machines; expected a trace of jobs, so give this file as the cluster",
+            "the file lists machines; expected a trace of jobs, so give this file with --cluster",
             file=str(path),
             line=1,
         )
@@ -148,6 +172,10 @@ def _kind_of_json(first_line: str) -> TraceFormat:
 def read_cluster(path: Path) -> Cluster:
     """Read nodes in any known format; the content decides which."""
     beginning = head(path).lstrip()
+    if kubernetes.is_kubernetes(beginning):
+        return kubernetes.read_kubernetes_nodes(path)
+    if slurm.is_node_list(beginning.partition("\n")[0]):
+        return slurm.read_slurm_nodes(path)
     if beginning.startswith(("{", "[")):
         return Cluster.pool(native_format.read_json_nodes(path))
     header = header_of(beginning.partition("\n")[0])

@@ -8,7 +8,6 @@ clusters as well.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +17,12 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.simulator.traces.collector import Intake, Reading, partition_of
+from gpu_scheduler.simulator.traces.collector import (
+    Intake,
+    Reading,
+    from_midnight,
+    partition_of,
+)
 from gpu_scheduler.simulator.traces.parsing import (
     Layout,
     Row,
@@ -68,7 +72,6 @@ PHILLY_LAYOUT = Layout(
 PHILLY_NODES = 352
 PHILLY_GPUS_PER_NODE = 8
 NO_GPU = "gpu_num 0"
-DAY_MS = 86_400_000
 
 
 def read_helios(path: Path, cluster: Cluster, *, use_cpus: bool = False) -> Reading:
@@ -110,19 +113,10 @@ def read_helios(path: Path, cluster: Cluster, *, use_cpus: bool = False) -> Read
         return TraceJob(job, thousandths(row[column], column))
 
     intake = Intake(path, read_rows(path, HELIOS_LAYOUT, read_job))
-    jobs = _from_midnight(intake.jobs()) if has_dates else intake.jobs()
+    jobs = from_midnight(intake.jobs()) if has_dates else intake.jobs()
     if not cluster.is_divided:
         return intake.reading([partition_of("all", cluster.nodes, jobs)])
     return intake.reading(_by_virtual_cluster(jobs, parts))
-
-
-def _from_midnight(jobs: list[TraceJob]) -> list[TraceJob]:
-    """Time 0 becomes the midnight before the first job, so that days stay aligned."""
-    start_ms = jobs[0].job.submit_ms // DAY_MS * DAY_MS
-    return [
-        TraceJob(replace(entry.job, submit_ms=entry.job.submit_ms - start_ms), entry.run_ms)
-        for entry in jobs
-    ]
 
 
 def _by_virtual_cluster(
@@ -208,7 +202,7 @@ def read_philly(path: Path, cluster: Cluster | None = None) -> Reading:
         return TraceJob(job, thousandths(row["duration_s"], "duration_s"))
 
     intake = Intake(path, read_rows(path, PHILLY_LAYOUT, read_job))
-    jobs = _from_midnight(intake.jobs()) if has_dates else intake.jobs()
+    jobs = from_midnight(intake.jobs()) if has_dates else intake.jobs()
     if not is_divided:
         return intake.reading([partition_of("all", cluster.nodes, jobs)])
     used = {entry.job.tenant for entry in jobs}

@@ -311,7 +311,8 @@ def _nodes(document: dict[str, Items], path: Path) -> tuple[Node, ...]:
     nodes = nodes_of(group for _, group in read_items(path, document["nodes"], read_group))
     if not nodes:
         raise InvalidInput(
-            "the document has no nodes; expected a list of nodes here or a separate cluster",
+            "the document has no nodes; expected a list of nodes here, or --cluster FILE or "
+            "--nodes N",
             file=str(path),
         )
     if len({node.id for node in nodes}) != len(nodes):

@@ -222,6 +222,7 @@ def _text_writer(raw: BinaryIO, *, compress: bool) -> Iterator[TextIO]:
 
 Item = TypeVar("Item")
 T = TypeVar("T")
+Line = TypeVar("Line", int, int | None)
 Row = dict[str, str]
 
 
@@ -289,8 +290,8 @@ def read_unique(
 
 
 def read_items(
-    path: Path, items: Iterable[tuple[int, Item]], make: Callable[[Item, int], T]
-) -> Iterator[tuple[int, T]]:
+    path: Path, items: Iterable[tuple[Line, Item]], make: Callable[[Item, int], T]
+) -> Iterator[tuple[Line, T]]:
     """The result of `make(item, number)` for each item (from 1), each with its line in the file.
 
     A rejection by `make` is raised again with file and line.

@@ -108,4 +108,7 @@ def _swf_machine(header: dict[str, str]) -> tuple[Node, ...]:
                 id="machine", gpus=processors, gpu_memory_mb=0, cpu_milli=0, memory_mb=0
             )
             return nodes_of([group])
-    raise InvalidRequest("MaxProcs is missing before the first job; add it, or give a cluster")
+    raise InvalidRequest(
+        "MaxProcs is missing before the first job; add it, or give the machine with --cluster or "
+        "--nodes"
+    )
