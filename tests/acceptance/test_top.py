@@ -61,7 +61,7 @@ def test_gpus_and_jobs_fit_80x24_and_larger_screens(server: RealServer, terminal
     assert lines[23].startswith("q quit")
     assert max(map(len, lines)) <= 80
     terminal.resize(150, 45)
-    wide = terminal.until(lambda shown: "LIMIT" in shown and "waits-29" in shown, "a larger window")
+    wide = terminal.until(lambda shown: "LIMIT" in shown and "waits-14" in shown, "a larger window")
     assert "TENANT" in wide
     terminal.resize(40, 10)
     small = terminal.until(lambda shown: "LIMIT" not in shown and ">" in shown, "a small window")

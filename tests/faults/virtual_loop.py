@@ -138,6 +138,23 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         task.add_done_callback(lambda done: self._tasks.pop(done, None), context=self._nobody)
         return task
 
+    def run_in_executor(
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Call it in a later turn, as the part that asked: there are no threads."""
+        future = self.create_future()
+
+        def call() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:  # noqa: BLE001 - the caller gets it
+                future.set_exception(error)
+
+        self.call_soon(call)
+        return future
+
     def get_debug(self) -> bool:
         return False
 
