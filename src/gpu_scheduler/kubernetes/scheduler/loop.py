@@ -89,7 +89,6 @@ from gpu_scheduler.kubernetes.scheduler.reporting import (
     start_sentence,
 )
 from gpu_scheduler.kubernetes.scheduler.run_times import RunTimes
-from gpu_scheduler.kubernetes.scheduler.workloads import find_claims
 from gpu_scheduler.kubernetes.scheduler.writer import (
     NotLeader,
     Writer,
@@ -370,7 +369,7 @@ class Scheduler:
         decision = self._with_forecast(decision, began, is_new=is_due)
         decision = replace(decision, waiting=explained(decision.waiting, aside))
         self._memory = Memory(reservations=decision.reservations, advance=decision.reserved.found)
-        assigned = await self._assign(decision, find_claims(objects))
+        assigned = await self._assign(decision, translation.workloads.pods_of_claims)
         await self._evict(decision, began)
         self._report(objects, translation, decision, assigned)
         if not decision.is_complete:
@@ -566,7 +565,7 @@ class Scheduler:
         self._record_reservations(decision, at)
         self._record_runs(at)
         fresh = {one.pod.metadata.uid for one in assigned}
-        pods_of = find_claims(objects)
+        pods_of = translation.workloads.pods_of_claims
         for write in claim_writes(objects, translation, decision, now):
             key = write.claim.key
             if any(pod.metadata.uid in fresh for pod in pods_of.get(key, ())):

@@ -51,7 +51,6 @@ from gpu_scheduler.kubernetes.scheduler.objects_view import (
     is_being_deleted,
     is_bound,
 )
-from gpu_scheduler.kubernetes.scheduler.workloads import find_claims
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 
 LONGEST_SENTENCE = 1024
@@ -126,7 +125,7 @@ def claim_writes(
     objects: Objects, translation: Translation, decision: Decision, now: datetime
 ) -> Iterator[ClaimWrite]:
     """Claims whose status is not up to date."""
-    pods_of = find_claims(objects)
+    pods_of = translation.workloads.pods_of_claims
     requests = {
         member.uid: member.request
         for work in translation.workloads.waiting

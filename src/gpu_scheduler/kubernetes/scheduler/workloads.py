@@ -117,6 +117,8 @@ class Workloads:
     gangs: Mapping[str, GangState] = field(default_factory=dict)
     forming: frozenset[Key] = frozenset()
     """Pods of gangs of which too few pods exist; most of them are being created."""
+    pods_of_claims: Mapping[Key, list[Pod]] = field(default_factory=dict)
+    """The pods of every claim, the oldest first."""
     usage: tuple[GpuUse, ...] = ()
     ended: tuple[Run, ...] = ()
     next_begin_ms: int | None = None
@@ -158,24 +160,22 @@ def workloads(
     refused: dict[Key, str] = {}
     groups: dict[str, _Group] = {}
     usage: list[GpuUse] = []
+    pods_of: dict[Key, list[Pod]] = {}
     for key, pod in sorted(objects.pods.items(), key=_by_age):
         if pod.spec.scheduler_name != SCHEDULER_NAME:
             continue
+        claim, member, problem = _read(pod, claims, reader)
+        if claim is not None:
+            pods_of.setdefault(claim.key, []).append(pod)
         is_placed = is_bound(pod) or pod.metadata.uid in leases.by_pod
         if not is_placed and not has_ended(pod):
             if is_being_deleted(pod) or pod.spec.scheduling_gates:
                 continue
-            refusal = filters.refusal(pod)
-            if refusal:
-                refused[key] = refusal
+            problem = filters.refusal(pod) or problem
+            if problem:
+                refused[key] = problem
                 continue
-        try:
-            claim = claims.of(pod)
-            member = member_of(pod, claim, reader)
-        except InvalidRequest as error:
-            if not is_placed and not has_ended(pod):
-                refused[key] = str(error)
-                continue
+        if member is None:
             claim, member = None, member_without_claim(pod)
         member = _at_most(member, _gpus_at_hand(pod, leases, filters)) if is_placed else member
         group = groups.setdefault(group_id(pod, claim), _Group(id=group_id(pod, claim)))
@@ -195,7 +195,20 @@ def workloads(
         for group in groups.values()
         if group.succeeded and not group.placed and not group.members
     )
-    return replace(maker.make(groups, refused), usage=tuple(usage), ended=ended)
+    made = maker.make(groups, refused)
+    return replace(made, usage=tuple(usage), ended=ended, pods_of_claims=pods_of)
+
+
+def _read(
+    pod: Pod, claims: "ClaimFinder", reader: ClaimReader
+) -> tuple[GpuClaim | None, Member | None, str]:
+    """The claim of a pod and what it asks for, or what is wrong with them."""
+    claim = None
+    try:
+        claim = claims.of(pod)
+        return claim, member_of(pod, claim, reader), ""
+    except InvalidRequest as error:
+        return claim, None, str(error)
 
 
 def _run(pods: list[Pod], claims: "ClaimFinder", queues: Queues) -> Run:
@@ -253,19 +266,6 @@ class ClaimFinder:
             if claim is not None:
                 return claim
         return None
-
-
-def find_claims(objects: Objects) -> dict[Key, list[Pod]]:
-    """The pods of every claim, the oldest first."""
-    finder = ClaimFinder(objects)
-    found: dict[Key, list[Pod]] = {}
-    for _, pod in sorted(objects.pods.items(), key=_by_age):
-        if pod.spec.scheduler_name == SCHEDULER_NAME:
-            with suppress(InvalidRequest):
-                claim = finder.of(pod)
-                if claim is not None:
-                    found.setdefault(claim.key, []).append(pod)
-    return found
 
 
 def pod_owners(pod: Pod) -> Iterable[str]:
