@@ -38,7 +38,8 @@ from gpu_scheduler.control.scheduling.cycle import (
 )
 from gpu_scheduler.control.scheduling.reservation_commands import keep
 from gpu_scheduler.control.state import ControlState, EndedJob
-from gpu_scheduler.engine.arrivals import MOST_RECENT
+from gpu_scheduler.engine.arrivals import MOST_RECENT, MOST_REQUESTS
+from gpu_scheduler.engine.policy import Ranking
 from gpu_scheduler.ledger.decayed_usage import DecayedUsage
 from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
 from gpu_scheduler.model.cluster_snapshot import Running, Waiting
@@ -207,7 +208,10 @@ def _restore_gpu_meter(state: ControlState, store: Store, now_ms: int) -> None:
 
 def _restore_arrivals(state: ControlState, ended: list[JobRow], live: list[JobRow]) -> None:
     """Note the last submissions that were queued again."""
-    rows = (row for row in (*ended, *live) if row.since_ms or row.first_start_ms is not None)
+    rows = [row for row in (*ended, *live) if row.since_ms or row.first_start_ms is not None]
+    if state.policy.ranking is Ranking.BALANCE:
+        for row in sorted(nlargest(MOST_REQUESTS, rows, key=_submission), key=_submission):
+            state.note_request(row.job)
     for row in sorted(nlargest(MOST_RECENT, rows, key=_submission), key=_submission):
         job = row.job
         tasks = None if job.array is None else job.array.tasks

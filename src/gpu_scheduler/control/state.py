@@ -13,8 +13,8 @@ from gpu_scheduler.control.clock import Calendar
 from gpu_scheduler.control.gpu_metering import NO_RULES, GpuMeter, GpuRules
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord
 from gpu_scheduler.control.messages import NodeReported
-from gpu_scheduler.engine.arrivals import RecentArrivals
-from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
+from gpu_scheduler.engine.arrivals import RecentArrivals, RecentRequests
+from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy, Ranking
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage, ProjectedUsage
 from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
@@ -191,6 +191,7 @@ class ControlState:
         self.ranges_kept: Counter[str] = Counter()
         """Starts within, before (early) and after (late) their range, since the server started."""
         self.recent_arrivals = RecentArrivals()
+        self.recent_requests = RecentRequests()
         self.services: dict[str, Service] = {}
         self.services_to_reconcile: dict[str, None] = {}
         """Services that must be checked, because something of theirs changed."""
@@ -252,6 +253,11 @@ class ControlState:
                 raise WrongState(f"{display_name(job_id)} is already {self.ended[job_id].state}")
             raise UnknownThing(f"{display_name(job_id)} is not known")
         return record
+
+    def note_request(self, job: Job, count: int = 1) -> None:
+        """So many such jobs were submitted: the ranking `balance` learns what is asked for."""
+        if self.policy.ranking is Ranking.BALANCE and self.recent_requests.note(job, count):
+            self.cluster.set_demand(self.recent_requests.demand)
 
     def knows(self, job_id: str) -> bool:
         """Tell whether a job is in memory, ended or not."""

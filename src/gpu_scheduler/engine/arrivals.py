@@ -5,11 +5,13 @@ expected.
 A job submitted at 15:10 yesterday is expected at 15:10 today, so that the daily rhythm is kept, and
 again a day later. They are in the queue only while a forecast rolls time forward; `remove` takes
 all of them out again.
+
+`RecentRequests` learns what the last submissions asked for, for the ranking `balance`.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
@@ -17,6 +19,8 @@ from heapq import heapify, heappop, heapreplace
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import Waiting
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.request import Request, TypicalShape
 
 MOST_RECENT = 300
 """More submissions in a day are represented by the last ones, at the rate at which they came."""
@@ -56,6 +60,73 @@ def _later(waiting: Waiting, by_ms: int) -> Waiting:
 
 
 NO_ARRIVALS = RecentArrivals()
+
+MOST_REQUESTS = 4_096
+"""Demand is that of so many submissions."""
+FIRST_LESSON = 64
+
+
+class RecentRequests:
+    """What the last submissions asked for, and how often. The summary changes seldom.
+
+    It is made again when as many submissions have come as in all before, at least 64 and at most
+    4,096: what is computed from it is kept in between.
+    """
+
+    def __init__(self) -> None:
+        """Start without submissions."""
+        self._recent: deque[tuple[list[tuple[TypicalShape, int]], int]] = deque()
+        self._counts: Counter[TypicalShape] = Counter()
+        self._noted = 0
+        self._next_lesson = FIRST_LESSON
+        self.demand: tuple[TypicalShape, ...] = ()
+
+    def note(self, job: Job, count: int = 1) -> bool:
+        """So many such jobs were submitted; tells whether `demand` was made again."""
+        if len(self._recent) == MOST_REQUESTS:
+            shapes, times = self._recent.popleft()
+            self._count(shapes, -times)
+        shapes, times = _shapes_of(job), count * job.task_count
+        self._recent.append((shapes, times))
+        self._count(shapes, times)
+        self._noted += 1
+        if self._noted < self._next_lesson:
+            return False
+        self._next_lesson = min(2 * self._noted, self._noted + MOST_REQUESTS)
+        self.demand = tuple(
+            replace(shape, count=times)
+            for shape, times in sorted(self._counts.items(), key=_most_frequent)
+        )
+        return True
+
+    def _count(self, shapes: Iterable[tuple[TypicalShape, int]], times: int) -> None:
+        for shape, count in shapes:
+            left = self._counts[shape] + times * count
+            if left:
+                self._counts[shape] = left
+            else:
+                del self._counts[shape]
+
+
+def _shapes_of(job: Job) -> list[tuple[TypicalShape, int]]:
+    """The distinct requests of the members, and how many members have each."""
+    return [(_typical(request), count) for request, count in Counter(job.members).items()]
+
+
+def _typical(request: Request) -> TypicalShape:
+    return TypicalShape(
+        cpu_milli=request.cpu_milli,
+        memory_mb=0,
+        gpu_count=request.gpu_count,
+        gpu_share_milli=request.gpu_share_milli if request.gpu_count else 0,
+        gpu_models=request.gpu_models,
+        count=1,
+    )
+
+
+def _most_frequent(item: tuple[TypicalShape, int]) -> tuple[object, ...]:
+    shape, count = item
+    return (-count, shape.cpu_milli, shape.gpu_share_milli, shape.gpu_count, shape.gpu_models)
 
 
 class ExpectedArrivals:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpu_scheduler.model.quota_tree import QuotaNode
+from gpu_scheduler.model.request import TypicalShape
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota
 
 MINUTE_MS = 60_000
@@ -144,15 +145,3 @@ class Policy:
     default_limit_ms: int = 7 * DAY_MS
     typical_shapes: tuple[TypicalShape, ...] = ()
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypicalShape:
-    """A usual request and how often it came, for rankings that ask what rests are good for."""
-
-    cpu_milli: int
-    memory_mb: int
-    gpu_count: int
-    gpu_share_milli: int
-    gpu_models: tuple[str, ...]
-    count: int

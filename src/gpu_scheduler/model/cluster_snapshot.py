@@ -8,6 +8,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation, ResumePoint
+from gpu_scheduler.model.request import TypicalShape
 from gpu_scheduler.model.tenant import Tenant
 
 
@@ -79,7 +80,10 @@ class PoolQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a scheduling decision depends on, in a canonical order."""
+    """Everything a scheduling decision depends on, in a canonical order.
+
+    `demand` is what recent jobs asked for, for rankings that ask what free resources are good for.
+    """
 
     nodes: tuple[Node, ...] = ()
     tenants: tuple[Tenant, ...] = ()
@@ -92,3 +96,4 @@ class Snapshot:
     pools: tuple[PoolQuota, ...] = ()
     advance_reservations: tuple[AdvanceReservation, ...] = ()
     resume_after: ResumePoint | None = None
+    demand: tuple[TypicalShape, ...] = ()

@@ -200,3 +200,15 @@ def mig_memory_mb(profile: str) -> int:
     """How much GPU memory a MIG profile such as `3g.40gb` has; 0 if its name does not say."""
     amount, unit, _ = profile.partition("g.")[2].partition("gb")
     return int(amount) * MB_PER_GB if unit and amount.isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypicalShape:
+    """A usual request and how often it came, for rankings that ask what rests are good for."""
+
+    cpu_milli: int
+    memory_mb: int
+    gpu_count: int
+    gpu_share_milli: int
+    gpu_models: tuple[str, ...]
+    count: int

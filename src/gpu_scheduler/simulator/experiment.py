@@ -13,14 +13,15 @@ from itertools import islice
 from random import Random
 from time import perf_counter
 
+from gpu_scheduler.engine.arrivals import RecentRequests
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.policy import DAY_MS, Policy, Ranking, TypicalShape
+from gpu_scheduler.engine.policy import DAY_MS, Policy, Ranking
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import Running, Waiting
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation
-from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.request import WHOLE_MILLI, TypicalShape
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.outcomes import Run
@@ -35,8 +36,8 @@ KNOW_THE_TRUTH = frozenset({"sjf", "srtf"})
 """Policies that the literature defines with the true run times."""
 BELIEVE_THE_LIMIT = frozenset({"easy", "conservative"})
 """Policies that the literature defines with the time limits that users state."""
-TYPICAL_PERCENT = {Ranking.FGD: 95, Ranking.BALANCE: 100}
-"""How much of the workload the typical shapes cover, for the rankings that use them."""
+TYPICAL_PERCENT = {Ranking.FGD: 95}
+"""How much of the workload the typical shapes cover that a ranking is given before it begins."""
 SAMPLE_JOBS = 10_000
 """This many jobs of a partition are read to find its typical requests and time limits."""
 
@@ -217,9 +218,12 @@ def fill(
     cluster = ClusterState(policy)
     for node in nodes:
         cluster.set_node(node)
+    requests = RecentRequests()
     arrived = allocated = dropped = placed = 0
     bins: dict[int, tuple[int, int]] = {}
     for now_ms, job in enumerate(jobs):
+        if requests.note(job) and policy.ranking is Ranking.BALANCE:
+            cluster.set_demand(requests.demand)
         cluster.enqueue(Waiting(job=job, expected_ms=FOR_EVER_MS))
         plan = decide(cluster, policy, now_ms)
         cluster.dequeue(job.number)

@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.engine.arrivals import (
+    FIRST_LESSON,
     FIRST_NUMBER,
     LONGEST_PERIOD_MS,
     MOST_EXPECTED,
     MOST_RECENT,
+    MOST_REQUESTS,
     SHORTEST_PERIOD_MS,
     RecentArrivals,
+    RecentRequests,
 )
 from gpu_scheduler.engine.forecast import Foresight, foresee
 from gpu_scheduler.engine.state import cluster_state
@@ -25,6 +28,7 @@ from tests.builders import (
     a_node,
     a_policy,
     a_state,
+    an_array,
     on,
     running,
     waiting,
@@ -116,3 +120,31 @@ def test_arrivals_of_more_shapes_than_the_state_remembers_are_expected(
     start_ms, found = start_with(arrived(*jobs), a_busy_state())
     assert start_ms == DAY + HOUR
     assert found.is_whole
+
+
+def test_demand_is_what_recent_submissions_asked_for() -> None:
+    requests = RecentRequests()
+    assert not any(requests.note(a_job(gpus=2)) for _ in range(FIRST_LESSON - 1))
+    assert requests.demand == ()
+    assert requests.note(a_job(gpus=8), count=3)
+    assert [(shape.gpu_count, shape.count) for shape in requests.demand] == [(2, 63), (8, 3)]
+    assert not requests.note(a_job(gpus=1)), "the next summary follows when twice as many came"
+
+
+def test_demand_forgets_old_submissions() -> None:
+    requests = RecentRequests()
+    for gpus in (1, 2):
+        for _ in range(2 * MOST_REQUESTS):
+            requests.note(a_job(gpus=gpus))
+    assert [(shape.gpu_count, shape.count) for shape in requests.demand] == [(2, MOST_REQUESTS)]
+
+
+def test_demand_counts_members_and_tasks() -> None:
+    requests = RecentRequests()
+    for _ in range(FIRST_LESSON):
+        requests.note(a_job(gpus=4, members=2))
+        requests.note(an_array(tasks="0-9"))
+    assert [(shape.gpu_count, shape.count) for shape in requests.demand] == [
+        (1, 10 * FIRST_LESSON),
+        (4, 2 * FIRST_LESSON),
+    ]

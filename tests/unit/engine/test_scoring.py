@@ -17,15 +17,20 @@ from gpu_scheduler.engine.placement.scoring import (
     best_fit,
     clustering,
     dot_product,
+    lost_room,
     mixed,
+    model_prices,
     nth_bit,
     packing,
     usable_rests,
     usual_cpu_milli,
+    wide_demand,
 )
-from gpu_scheduler.engine.policy import Ranking, TypicalShape
+from gpu_scheduler.engine.policy import Ranking
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.equivalence_classes import NodeClass, RequestShape
 from gpu_scheduler.engine.state.node_resources import Vector
+from gpu_scheduler.model.request import TypicalShape
 from tests.builders import (
     GPU_MB,
     a_cluster,
@@ -214,25 +219,65 @@ def test_large_share_counts_as_whole_device() -> None:
 
 
 def test_share_cost_matches_manual_computation() -> None:
-    cost, _, device = BalanceCost((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=0.5))
+    cost, _, device = BalanceCost((), KINDS, {}).cost(a_vector((500, 1000)), a_shape(gpus=0.5))
     # 1,000 milli-GPU are left over; stranded go from 171 to 79; the half of the used GPU costs
     # 40 x 500, where a fresh one would cost 20,000 + 3 x 500 + 4,000.
     assert (cost, device) == (1000 + 40 * (79 - 171) + 40 * 500, 0)
 
 
-def test_breaking_empty_node_has_small_cost() -> None:
-    worth = BalanceCost((), KINDS)
-    fresh, _, _ = worth.cost(a_vector(EMPTY, cpus=0), a_shape(gpus=1))
-    used, _, _ = worth.cost(a_vector((0, *EMPTY[1:]), cpus=0), a_shape(gpus=1))
-    # Without CPU everything idle is stranded before and after: only what is left over differs.
-    assert fresh - used == 1000 + 1000
-    whole, _, _ = worth.cost(a_vector(EMPTY, cpus=0), a_shape(gpus=8))
+def test_opening_empty_node_costs_what_wide_requests_lose() -> None:
+    def difference(worth: BalanceCost) -> int:
+        fresh, _, _ = worth.cost(a_vector(EMPTY, cpus=0), a_shape(gpus=1))
+        used, _, _ = worth.cost(a_vector((0, *EMPTY[1:]), cpus=0), a_shape(gpus=1))
+        return fresh - used
+
+    # Without CPU everything idle is stranded before and after: what is left over differs by 1,000.
+    assert difference(BalanceCost((), KINDS, {})) == 1000
+    assert difference(BalanceCost((typical(gpus=1, count=9),), KINDS, {})) == 1000
+    # Half of the demand is for 8 GPUs, so 8 x 1,500 / 2 is lost.
+    half = (typical(gpus=8), typical(gpus=1, count=8))
+    assert difference(BalanceCost(half, KINDS, {})) == 1000 + 8 * 1500 // 2
+    whole, _, _ = BalanceCost((), KINDS, {}).cost(a_vector(EMPTY, cpus=0), a_shape(gpus=8))
     assert whole == 40 * -8000
 
 
+def test_wide_requests_lose_what_their_number_no_longer_divides() -> None:
+    wide = wide_demand((typical(gpus=4), typical(gpus=2, count=2), typical(count=12)), ("H100",))
+    assert wide == [(2, 200), (4, 200)], "a fifth of all GPUs is asked for in twos, and in fours"
+    assert lost_room(wide, 8, 7) == 200 * 2 + 200 * 4
+    assert lost_room(wide, 7, 6) == 0
+    assert lost_room(wide, 6, 4) == 200 * 2
+    assert wide_demand((typical(gpus=4, models=("A100",)),), ("H100",)) == []
+
+
+def test_model_costs_as_much_as_its_gpus_are_in_demand_by_name() -> None:
+    capacity = {"A100": 8_000, "H100": 2_000, "T4": 6_000}
+    named = typical(gpus=1, models=("H100",), count=1)
+    anything = typical(gpus=1, count=7)
+    # An eighth of the demand names an eighth of the GPUs: as much as the cluster could bear.
+    assert model_prices((named, anything), capacity) == {"H100": 1000}
+    either = typical(gpus=1, models=("A100", "H100"), count=1)
+    assert model_prices((either, anything), capacity) == {"A100": 200, "H100": 200}
+    assert model_prices((anything,), capacity) == {}
+    assert model_prices((typical(models=("B200",)),), capacity) == {}
+
+
+def test_balance_keeps_models_for_jobs_that_ask_for_them() -> None:
+    nodes = (a_node(ordinal=0, gpus=2, device={"model": "T4"}), a_node(ordinal=1, gpus=2))
+    policy = a_policy(name="balance")
+    state = a_state(policy=policy, nodes=nodes, queue=[a_job(number=1)])
+    assert decide(state, policy, 0).starts[0].placements[0].node_id == "n1", "a tie"
+
+    state.set_demand((typical(models=("A100",)), typical()))
+
+    assert decide(state, policy, 0).starts[0].placements[0].node_id == "n0"
+    rebuilt = ClusterState.from_snapshot(state.snapshot(), policy)
+    assert decide(rebuilt, policy, 0) == decide(state, policy, 0)
+
+
 def test_tie_rule_depends_only_on_free_capacity() -> None:
-    one = BalanceCost((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=1))
-    other = BalanceCost((), KINDS).cost(a_vector((1000, 500)), a_shape(gpus=1))
+    one = BalanceCost((), KINDS, {}).cost(a_vector((500, 1000)), a_shape(gpus=1))
+    other = BalanceCost((), KINDS, {}).cost(a_vector((1000, 500)), a_shape(gpus=1))
     assert one == other
 
 

@@ -263,6 +263,7 @@ def _accept_job(
     make_eligible(state, record, now_ms, outcome)
     if record.queued:
         state.recent_arrivals.note(state.cluster.queue.entries[job.number].waiting)
+        state.note_request(job)
 
 
 def check_changed(state: ControlState, job: Job, now_ms: int) -> Job:
@@ -440,6 +441,7 @@ def _accept_plain_series(
     queue_alike(state, records, now_ms)
     for one in jobs[-MOST_RECENT:]:
         state.recent_arrivals.note(state.cluster.queue.entries[one.number].waiting)
+    state.note_request(jobs[0], len(jobs))
     state.next_number += len(jobs)
     state.count_queued(job, len(jobs))
     outcome.jobs += jobs

@@ -8,13 +8,13 @@ and a tie goes to the lowest ordinal, or first to the tie rule of the ranking.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.engine.policy import Ranking, TypicalShape
+from gpu_scheduler.engine.policy import Ranking
 from gpu_scheduler.engine.state.equivalence_classes import NodeClass, RequestShape
 from gpu_scheduler.engine.state.node_resources import Grant, Vector
-from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.request import WHOLE_MILLI, TypicalShape
 
 if TYPE_CHECKING:
     from gpu_scheduler.engine.state.cluster_state import ClusterState
@@ -47,9 +47,9 @@ class Scorer:
             self._draw = len(state.running) + sum(state.queue.entries)
         self._memory = state.score_memory
         if self._memory.fragments is None:
-            typical = state.policy.typical_shapes
-            self._memory.fragments = Fragmentation(typical, state.index.node_classes)
-            self._memory.worth = BalanceCost(typical, state.index.node_classes)
+            demand, node_classes = state.demand, state.index.node_classes
+            self._memory.fragments = Fragmentation(demand, node_classes)
+            self._memory.worth = BalanceCost(demand, node_classes, state.model_milli())
         self._fragments = self._memory.fragments
         self._worth = self._memory.worth
 
@@ -326,34 +326,44 @@ def _sigmoid(gain: float) -> int:
 
 # The `balance` ranking: keep what is left usable.
 #
-# It adds four costs: idle GPUs that are short of CPU are stranded; a rest of a GPU is worth only
-# what the usual small requests can use of it; breaking a free GPU (or an empty node) costs little;
-# and then best fit. Integers only, and a node's name or number does not matter
-# (docs/explanation/placement.md has the formulas and how the constants behave).
+# It adds six costs: idle GPUs that are short of CPU are stranded; a rest of a GPU is worth only
+# what the usual small requests can use of it; breaking a free GPU costs little; requests for
+# several GPUs may lose room; a GPU model that jobs ask for by name has a price; and then best fit.
+# Integers only, and a node's name or number does not matter (docs/explanation/placement.md has the
+# formulas and how the constants behave).
 
 STRANDED = 40
 UNUSABLE = 40
 REST = 3
 LEFT_OVER = 1
+LOSES_WIDE = 1_500
+MODEL_PRICE = 40
 BREAKS_DEVICE = 4_000
-BREAKS_NODE = 1_000
-WIDE_NODE_GPUS = 8
 USUAL_CPU_MILLI = 5_500
 CPU_STEP_MILLI = 500
 LARGE_SHARE_MILLI = 667
+MICRO = 1_000_000
 
 Cost = tuple[int, tuple[int, int, tuple[int, ...], tuple[str, ...]], int]
 """Cost, a tie rule that depends only on what is free, and the device for a share (or -1)."""
 
 
 class BalanceCost:
-    """Costs of places, given the usual requests."""
+    """Costs of places, given the usual requests and the GPUs of the cluster by model."""
 
-    def __init__(self, typical: tuple[TypicalShape, ...], node_classes: list[NodeClass]) -> None:
+    def __init__(
+        self,
+        typical: tuple[TypicalShape, ...],
+        node_classes: list[NodeClass],
+        model_milli: Mapping[str, int],
+    ) -> None:
         """Learn what the rests of GPUs are good for, and how much CPU a GPU usually wants."""
         self._node_classes = node_classes
+        self._typical = typical
         self._usable = usable_rests(typical)
         self._cpu_per_gpu = usual_cpu_milli(typical)
+        self._prices = model_prices(typical, model_milli)
+        self._of_class: dict[int, tuple[int, list[tuple[int, int]]]] = {}
 
     def cost(self, vector: Vector, shape: RequestShape, devices: int = -1) -> Cost:
         """The cost of placing a request that fits on a node with this free vector.
@@ -367,13 +377,26 @@ class BalanceCost:
         cost = LEFT_OVER * (idle - asked) + STRANDED * (
             self._stranded(cpu - shape.cpu, idle - asked) - self._stranded(cpu, idle)
         )
-        if idle == WIDE_NODE_GPUS * WHOLE_MILLI and shape.count < WIDE_NODE_GPUS:
-            cost += BREAKS_NODE
+        price, wide = self._of_node_class(class_id)
+        cost += MODEL_PRICE * price * asked // WHOLE_MILLI
+        free = rests.count(WHOLE_MILLI)
         device = -1
         if shape.one_part:
-            rest_cost, device = self._best_rest(left, shape.share, devices)
+            breaks = BREAKS_DEVICE + LOSES_WIDE * lost_room(wide, free, free - 1) // WHOLE_MILLI
+            rest_cost, device = self._best_rest(left, shape.share, devices, breaks)
             cost += rest_cost
+        else:
+            cost += LOSES_WIDE * lost_room(wide, free, free - shape.least) // WHOLE_MILLI
         return cost, (cpu, memory, rests, self._node_classes[class_id].models), device
+
+    def _of_node_class(self, class_id: int) -> tuple[int, list[tuple[int, int]]]:
+        """The price of its GPUs, and the parts of the demand for several of them."""
+        found = self._of_class.get(class_id)
+        if found is None:
+            models = self._node_classes[class_id].models
+            price = max((self._prices.get(model, 0) for model in models), default=0)
+            found = self._of_class[class_id] = (price, wide_demand(self._typical, models))
+        return found
 
     def _stranded(self, cpu_milli: int, idle_milli: int) -> int:
         """Idle milli-GPU that lack the CPU that usually goes with them."""
@@ -382,7 +405,9 @@ class BalanceCost:
         wanted = idle_milli * self._cpu_per_gpu
         return idle_milli * wanted // (wanted + WHOLE_MILLI * cpu_milli)
 
-    def _best_rest(self, left: tuple[int, ...], share: int, devices: int) -> tuple[int, int]:
+    def _best_rest(
+        self, left: tuple[int, ...], share: int, devices: int, breaks: int
+    ) -> tuple[int, int]:
         """The device where the share does the least harm; the smaller rest on a tie."""
         best: tuple[int, int, int] | None = None
         for device, rest in enumerate(left):
@@ -391,16 +416,62 @@ class BalanceCost:
             after = rest - share
             cost = UNUSABLE * (self._usable[rest] - self._usable[after]) + REST * after
             if rest == WHOLE_MILLI:
-                cost += BREAKS_DEVICE
+                cost += breaks
             if best is None or (cost, rest) < best[:2]:
                 best = (cost, rest, device)
         return (0, -1) if best is None else (best[0], best[2])
 
 
+def model_prices(
+    typical: tuple[TypicalShape, ...], model_milli: Mapping[str, int]
+) -> dict[str, int]:
+    """The price of a GPU by model: demand by name, in thousandths of what the cluster could bear.
+
+    A request that names several models counts for each of them, against the GPUs of all of them.
+    """
+    total = sum(_gpu_milli(shape) for shape in typical)
+    capacity = sum(model_milli.values())
+    prices: dict[str, int] = {}
+    for shape in typical:
+        usable = sum(model_milli.get(model, 0) for model in shape.gpu_models)
+        if not usable or not total:
+            continue
+        price = MICRO * _gpu_milli(shape) * capacity // (total * usable)
+        for model in shape.gpu_models:
+            prices[model] = prices.get(model, 0) + price
+    return {model: price * WHOLE_MILLI // MICRO for model, price in prices.items()}
+
+
+def wide_demand(
+    typical: tuple[TypicalShape, ...], models: tuple[str, ...]
+) -> list[tuple[int, int]]:
+    """Requests for several whole GPUs of these models: how many, and their part of all demand.
+
+    The part is in thousandths of the GPUs that all typical requests together ask for.
+    """
+    total = sum(_gpu_milli(shape) for shape in typical)
+    milli: dict[int, int] = {}
+    for shape in typical:
+        if shape.gpu_count <= 1 or shape.gpu_share_milli < WHOLE_MILLI:
+            continue
+        if not shape.gpu_models or not set(models).isdisjoint(shape.gpu_models):
+            milli[shape.gpu_count] = milli.get(shape.gpu_count, 0) + _gpu_milli(shape)
+    return [(count, part * WHOLE_MILLI // total) for count, part in sorted(milli.items())]
+
+
+def lost_room(wide: list[tuple[int, int]], free: int, after: int) -> int:
+    """The milli-GPU that wide requests can no longer use, weighted by their part of the demand."""
+    return sum(part * (free // count - after // count) * count for count, part in wide)
+
+
+def _gpu_milli(shape: TypicalShape) -> int:
+    return shape.count * shape.gpu_count * shape.gpu_share_milli
+
+
 def usual_cpu_milli(typical: tuple[TypicalShape, ...]) -> int:
     """Half the CPU that GPU work asks for per GPU, rounded to half a core."""
     cpu = sum(shape.count * shape.cpu_milli for shape in typical if shape.gpu_count)
-    gpu = sum(shape.count * shape.gpu_count * shape.gpu_share_milli for shape in typical)
+    gpu = sum(_gpu_milli(shape) for shape in typical)
     if not gpu:
         return USUAL_CPU_MILLI
     half = cpu * WHOLE_MILLI // gpu // 2

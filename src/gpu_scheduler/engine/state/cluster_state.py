@@ -33,7 +33,7 @@ from gpu_scheduler.model.plan import (
     ResumePoint,
 )
 from gpu_scheduler.model.quota_tree import ANY_MODEL, QuotaNode
-from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.request import WHOLE_MILLI, TypicalShape
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.tenant import Quota, Tenant
 
@@ -176,6 +176,7 @@ class ClusterState:
         if needs_vectors(policy.ranking):
             self.index.watch(sizes=policy.ranking is Ranking.CLUSTERING)
         self.score_memory = ScoreMemory()
+        self.demand = policy.typical_shapes
         self.queue = Queue()
         self.tenants: dict[str, Tenant] = {}
         self.pools: dict[Pool, PoolQuota] = {}
@@ -233,6 +234,8 @@ class ClusterState:
         state.set_reservations(snapshot.reservations)
         state.advance_reservations = {each.id: each for each in snapshot.advance_reservations}
         state.resume_after = snapshot.resume_after
+        if snapshot.demand:
+            state.set_demand(snapshot.demand)
         return state
 
     def snapshot(self, waiting: Iterable[Waiting] | None = None) -> Snapshot:
@@ -253,6 +256,7 @@ class ClusterState:
                 sorted(self.advance_reservations.values(), key=lambda each: each.number)
             ),
             resume_after=self.resume_after,
+            demand=self.demand,
         )
 
     # Nodes and tenants
@@ -304,6 +308,8 @@ class ClusterState:
         for device in node.devices:
             milli = self._model_milli.get(device.model, 0) + sign * WHOLE_MILLI
             self._model_milli[device.model] = milli
+        if self.index.watch_vectors:
+            self.score_memory = ScoreMemory()
 
     def tree_limits(self, *, with_all_gpus: bool = False) -> TreeLimits:
         """What the quota tree is built from; also with the GPUs that are out of use, if asked.
@@ -316,15 +322,24 @@ class ClusterState:
         guarantees = pool_guarantees(
             self.pools, total_milli=self.total_gpu_milli, usable_milli=usable
         )
-        models = {model: milli for model, milli in self._model_milli.items() if milli}
         return TreeLimits(
             tenants=self.tenants,
             nodes=self.quota_nodes,
             pools=self.pools,
             pool_guarantees=guarantees,
-            capacity={**models, ANY_MODEL: usable},
+            capacity={**self.model_milli(), ANY_MODEL: usable},
             node_usage=self.node_usage,
         )
+
+    def set_demand(self, demand: tuple[TypicalShape, ...]) -> None:
+        """What recent jobs asked for has changed: the worth of what is free follows it."""
+        if demand != self.demand:
+            self.demand = demand
+            self.score_memory = ScoreMemory()
+
+    def model_milli(self) -> dict[str, int]:
+        """The GPUs of all nodes by model."""
+        return {model: milli for model, milli in sorted(self._model_milli.items()) if milli}
 
     def gpu_models(self) -> list[str]:
         """The GPU models of all nodes."""
