@@ -1,5 +1,6 @@
 """Event streams: no gap, no repetition, only visible events."""
 
+import asyncio
 import contextlib
 import json
 import time
@@ -11,7 +12,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect, unix_connect
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.interfaces import Bounds
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.interfaces import ApiSettings, Bounds
+from gpu_scheduler.api.routes.events import EventFilter
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.store.rows import EventRow
 from tests.unit.api.lab import ApiLab
@@ -173,3 +176,20 @@ def test_streams_per_user_are_limited() -> None:
         with pytest.raises(InvalidStatus) as refused:
             stream(lab)
         assert refused.value.response.status_code == 429
+
+
+def test_events_that_need_no_look_up_cost_streams_no_thread(
+    lab: ApiLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+    monkeypatch.setattr(asyncio, "to_thread", lambda *_: looked_up.append("a job"))
+    context = Context(lab.loop, ApiSettings(server_uid=0))
+    sees = EventFilter(context, Caller(user="ada", uid=5000, gid=5000))
+
+    async def asked() -> list[bool]:
+        users = ("ada", "bob", "ada")
+        events = [EventRow(at_ms=0, kind="started", job_id="job-1", user=user) for user in users]
+        return [await sees.asked(event) for event in events]
+
+    assert asyncio.run(asked()) == [True, False, True]
+    assert looked_up == []

@@ -251,7 +251,7 @@ class App:
             headers = dict(scope["headers"])
             self._reject_forwarded(headers)
             self._check_origin(scope, headers)
-            self._resume_session(headers)
+            self._resume_session(scope, headers)
             operation, params = self._route(method, scope)
             path, action = operation.path, operation.name
             try:
@@ -284,10 +284,10 @@ class App:
         abort = scope.get("state", {}).get("abort")
         await send_response(response, receive, send, request_id, abort=abort)
 
-    def _resume_session(self, headers: dict[bytes, bytes]) -> None:
+    def _resume_session(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Put the token of a browser's session in the place of its cookie."""
         if b"authorization" not in headers:
-            token = self._context.sessions.authorization(headers)
+            token = self._context.sessions.authorization(headers, peer_in(scope))
             if token is not None:
                 headers[b"authorization"] = token
 
@@ -347,7 +347,7 @@ class App:
             headers = dict(scope["headers"])
             self._reject_forwarded(headers)
             self._check_origin(scope, headers)
-            self._resume_session(headers)
+            self._resume_session(scope, headers)
             action, params = self._route_websocket(scope["path"])
             authenticate = partial(self._authenticate, scope, headers)
             caller = await self._context.directory.accounts.wait_for(authenticate)

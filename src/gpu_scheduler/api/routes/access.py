@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gpu_scheduler.api.auth.accounts import ROOT, Account
+from gpu_scheduler.api.auth.peer_credentials import peer_in
 from gpu_scheduler.api.auth.sessions import NO_SESSION
 from gpu_scheduler.api.auth.tokens import PREFIX
 from gpu_scheduler.api.context import Context, expect_admin
@@ -283,8 +284,9 @@ async def begin_session(context: Context, request: Request) -> Response:
         raise InvalidRequest(
             "send a token ('Authorization: Bearer ...') to begin a session with it"
         )
-    cookie = context.sessions.begin(token, secure=request.scope["scheme"] == "https")
-    form = SessionForm(request.caller.user, "begun")
+    user, peer = request.caller.user, peer_in(request.scope)
+    cookie = context.sessions.begin(token, user, peer, secure=request.scope["scheme"] == "https")
+    form = SessionForm(user, "begun")
     return Response(encode(form), status=201, headers=((b"set-cookie", cookie),))
 
 

@@ -80,6 +80,18 @@ class EventFilter:
 
     def __call__(self, event: EventRow) -> bool:
         """Whether the caller may see the event."""
+        known = self._known(event)
+        return self._may_see_job(event.job_id) if known is None else known
+
+    async def asked(self, event: EventRow) -> bool:
+        """The same on an event loop: a job that is not cached is looked up in a thread."""
+        known = self._known(event)
+        if known is None:
+            known = self._seen.get(event.job_id)
+        return await asyncio.to_thread(self, event) if known is None else known
+
+    def _known(self, event: EventRow) -> bool | None:
+        """Decide by the event alone; None if that depends on its job."""
         caller = self._caller
         if caller.is_admin:
             return True
@@ -90,13 +102,7 @@ class EventFilter:
                 return False
             if not caller.confined:
                 return True
-        return self._may_see_job(event.job_id)
-
-    async def asked(self, event: EventRow) -> bool:
-        """The same on an event loop: a job that is not cached is looked up in a thread."""
-        if self._caller.is_admin or event.job_id in self._seen:
-            return self(event)
-        return await asyncio.to_thread(self, event)
+        return None
 
     def _may_see_job(self, job_id: str) -> bool:
         seen = self._seen.get(job_id)
