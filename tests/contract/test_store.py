@@ -39,6 +39,7 @@ from gpu_scheduler.store.rows import (
     TaskRow,
     UsageRow,
 )
+from gpu_scheduler.store.sql_reader import SqlReader
 from tests.builders import a_job, a_node, a_tenant, on, running
 from tests.contract.row_strategies import INTERVALS, ROWS, STATE, job_rows
 from tests.contract.stores import STORES
@@ -584,6 +585,29 @@ def test_tasks_and_attempts_are_read_in_order(store: Store) -> None:
     assert store.attempts("job-1") == [attempts[2], attempts[0], attempts[1]]
     assert store.attempts("job-1", 11) == [attempts[1]]
     assert store.attempts("job-2") == [other]
+    assert store.attempts("job-1", within=(3, 11)) == [attempts[1]]
+    assert store.attempts("job-1", limit=2) == [attempts[2], attempts[0]]
+
+
+def test_few_tasks_of_large_array_are_read_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.commit([a_row(), *(TaskRow(job_id="job-1", task=n, state=RUNNING) for n in range(500))])
+    rows_read = 0
+    if isinstance(store, SqlReader):
+        run = store._rows
+
+        def counted(*arguments: Any) -> list[Any]:
+            nonlocal rows_read
+            rows_read += len(found := run(*arguments))
+            return found
+
+        monkeypatch.setattr(store, "_rows", counted)
+    for text in ("0,499", ",".join(str(n) for n in range(0, 500, 4))):
+        only = IntervalSet.parse(text)
+        assert [row.task for row in store.tasks("job-1", only=only)] == list(only)
+        assert [row.task for row in store.tasks("job-1", only=only, limit=2)] == list(only)[:2]
+    assert rows_read in {0, 2 + 2 + 125 + 2}
 
 
 def test_attempts_are_found_by_run_time_page_by_page(store: Store) -> None:

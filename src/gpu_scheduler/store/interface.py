@@ -40,6 +40,8 @@ SORTS = frozenset(
     {"number", "priority", "submit_ms", "start_ms", "end_ms", "name", "user", "tenant", "state"}
 )
 """The fields by which jobs can be sorted."""
+MAX_INT = 2**63 - 1
+EVERY_TASK = (-MAX_INT, MAX_INT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +193,13 @@ class Store(Protocol):
         """
         ...
 
-    def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
-        """The tasks of an array that have started, by number."""
+    def tasks(
+        self, job_id: str, *, only: IntervalSet | None = None, limit: int = MAX_INT
+    ) -> list[TaskRow]:
+        """The tasks of an array that have started, by number.
+
+        With `only`, no other task is read; so a few tasks of a very large array cost little.
+        """
         ...
 
     def launch(self, job_id: str) -> Launch | None:
@@ -207,11 +214,23 @@ class Store(Protocol):
         """A captured environment."""
         ...
 
-    def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
-        """The attempts of a job, or of one task, that have ended, by task and attempt."""
+    def attempts(
+        self,
+        job_id: str,
+        task: int | None = None,
+        *,
+        within: tuple[int, int] = EVERY_TASK,
+        limit: int = MAX_INT,
+    ) -> list[AttemptRow]:
+        """The attempts of a job, or of one task, that have ended, by task and attempt.
+
+        Of an array, only tasks from the first to the last number in `within`.
+        """
         ...
 
-    def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
+    def attempt_measures(
+        self, job_id: str, task: int | None = None, *, within: tuple[int, int] = EVERY_TASK
+    ) -> list[AttemptMeasure]:
         """The measurements of the attempts of a job, or of one task, by task and attempt.
 
         Running attempts have their latest measurement; attempts without one are missing.

@@ -24,7 +24,15 @@ from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import identity_key
-from gpu_scheduler.store.interface import AuditQuery, Cutoffs, JobQuery, JobVisibility, SweepCount
+from gpu_scheduler.store.interface import (
+    EVERY_TASK,
+    MAX_INT,
+    AuditQuery,
+    Cutoffs,
+    JobQuery,
+    JobVisibility,
+    SweepCount,
+)
 from gpu_scheduler.store.rows import (
     AttemptRow,
     AuditRow,
@@ -57,6 +65,17 @@ def matching_jobs(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
 
 
 _number = attrgetter("job.number")
+
+
+def _is_of(number: int | None, task: int | None, within: tuple[int, int]) -> bool:
+    """Whether an attempt is of the task, if one is given, and of tasks in a range."""
+    return (task is None or number == task) and (
+        number is None or within[0] <= number <= within[1]
+    )
+
+
+def _task_and_attempt(row: AttemptRow | AttemptMeasure) -> tuple[bool, int, int]:
+    return row.task is not None, row.task or 0, row.attempt
 
 
 def page(rows: Iterable[JobRow], query: JobQuery, cursor: JobRow | None) -> list[JobRow]:
@@ -332,10 +351,12 @@ class MemoryStore:
     def _job_rows(self, *, archived: bool) -> list[JobRow]:
         return [*self._jobs.values(), *(self._archived.values() if archived else ())]
 
-    def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
+    def tasks(
+        self, job_id: str, *, only: IntervalSet | None = None, limit: int = MAX_INT
+    ) -> list[TaskRow]:
         """The tasks of an array that have started, by number."""
         rows = sorted(self._tasks.get(job_id, {}).values(), key=attrgetter("task"))
-        return rows if only is None else [row for row in rows if row.task in only]
+        return [row for row in rows if only is None or row.task in only][:limit]
 
     def launch(self, job_id: str) -> Launch | None:
         """How a job is run."""
@@ -350,21 +371,26 @@ class MemoryStore:
         row = self._rows[EnvironmentRow].get(name)
         return None if row is None else dict(row.variables)
 
-    def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
+    def attempts(
+        self,
+        job_id: str,
+        task: int | None = None,
+        *,
+        within: tuple[int, int] = EVERY_TASK,
+        limit: int = MAX_INT,
+    ) -> list[AttemptRow]:
         """The attempts of a job, or of one task, that have ended, by task and attempt."""
         rows = self._attempts.get(job_id, {}).values()
-        return sorted(
-            (row for row in rows if task is None or row.task == task),
-            key=lambda row: (row.task is not None, row.task or 0, row.attempt),
-        )
+        chosen = (row for row in rows if _is_of(row.task, task, within))
+        return sorted(chosen, key=_task_and_attempt)[:limit]
 
-    def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
+    def attempt_measures(
+        self, job_id: str, task: int | None = None, *, within: tuple[int, int] = EVERY_TASK
+    ) -> list[AttemptMeasure]:
         """The measurements of the attempts of a job, or of one task, by task and attempt."""
         rows = self._measures.get(job_id, {}).values()
-        return sorted(
-            (row for row in rows if task is None or row.task == task),
-            key=lambda row: (row.task is not None, row.task or 0, row.attempt),
-        )
+        chosen = (row for row in rows if _is_of(row.task, task, within))
+        return sorted(chosen, key=_task_and_attempt)
 
     def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:
         """The measurements of these jobs over all attempts; jobs without any are missing."""

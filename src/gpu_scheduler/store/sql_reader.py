@@ -22,7 +22,14 @@ from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import STATES, decode_events
-from gpu_scheduler.store.interface import AuditQuery, JobQuery, JobVisibility, SweepCount
+from gpu_scheduler.store.interface import (
+    EVERY_TASK,
+    MAX_INT,
+    AuditQuery,
+    JobQuery,
+    JobVisibility,
+    SweepCount,
+)
 from gpu_scheduler.store.job_columns import decode_job, decode_launch, job_number
 from gpu_scheduler.store.rows import (
     AttemptRow,
@@ -48,7 +55,6 @@ T = TypeVar("T")
 Values = Mapping[str, Any]
 
 NO_VALUES: Values = {}
-MAX_INT = 2**63 - 1
 MAX_INLINE_RANGES = 50
 """More ranges of job numbers than this are bound as one list instead of written into the SQL."""
 _TABLES = ("jobs", "archived_jobs")
@@ -324,16 +330,22 @@ class SqlReader(ABC):
     def _jobs(self, statement: str, values: Values = NO_VALUES) -> list[JobRow]:
         return self._rows(decode_job, statement, values)
 
-    def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
+    def tasks(
+        self, job_id: str, *, only: IntervalSet | None = None, limit: int = MAX_INT
+    ) -> list[TaskRow]:
         """The tasks of an array that have started, by number."""
-        low, high = -MAX_INT, MAX_INT
-        if only is not None:
-            if not only:
-                return []
-            low, high = only.first, only.ranges[-1][1]
-        values = {"job_id": job_id, "low": low, "high": high}
-        rows = self._read(TaskRow, "tasks", values)
-        return [row for row in rows if only is None or row.task in only]
+        ranges = ((-MAX_INT, MAX_INT),) if only is None else only.ranges
+        values: SqlValues = {"job_id": job_id, "limit": limit}
+        if len(ranges) > MAX_INLINE_RANGES:
+            values["ranges"] = self._dialect.ranges_value(ranges)
+            return self._read(TaskRow, "tasks_in_ranges", values)
+        found: list[TaskRow] = []
+        for low, high in ranges:
+            values |= {"low": low, "high": high, "limit": limit - len(found)}
+            found += self._read(TaskRow, "tasks", values)
+            if len(found) >= limit:
+                break
+        return found
 
     def launch(self, job_id: str) -> Launch | None:
         """How a job is run."""
@@ -365,17 +377,25 @@ class SqlReader(ABC):
         found = self._read(EnvironmentRow, "environment", {"name": name})
         return dict(self.cipher.open_pairs(found[0].variables)) if found else None
 
-    def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
+    def attempts(
+        self,
+        job_id: str,
+        task: int | None = None,
+        *,
+        within: tuple[int, int] = EVERY_TASK,
+        limit: int = MAX_INT,
+    ) -> list[AttemptRow]:
         """The attempts of a job, or of one task, that have ended, by task and attempt."""
-        return self._read(
-            AttemptRow,
-            "attempts",
-            {"job_id": job_id, "task": task},
-        )
+        low, high = within
+        values = {"job_id": job_id, "task": task, "low": low, "high": high, "limit": limit}
+        return self._read(AttemptRow, "attempts", values)
 
-    def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
+    def attempt_measures(
+        self, job_id: str, task: int | None = None, *, within: tuple[int, int] = EVERY_TASK
+    ) -> list[AttemptMeasure]:
         """The measurements of the attempts of a job, or of one task, by task and attempt."""
-        values = {"job_id": job_id, "task": task}
+        low, high = within
+        values = {"job_id": job_id, "task": task, "low": low, "high": high}
         return self._read(AttemptMeasure, "attempt_measures", values)
 
     def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api.interfaces import Bounds
+from gpu_scheduler.api.routes import jobs
 from gpu_scheduler.cli.jobs.columns import gpus_text
 from gpu_scheduler.control.messages import Ended, NodeSilent, Started
 from gpu_scheduler.store.interface import Cutoffs
@@ -421,6 +422,26 @@ def test_array_task_that_could_not_start_says_why(lab: ApiLab) -> None:
     assert lab.get(f"/jobs/{job_id}").json["reason"] == f"task 0 failed: {why}"
     assert lab.get("/jobs").json["jobs"][0]["reason"] == f"task 0 failed: {why}"
     assert lab.get(f"/jobs/{job_id}_1").json["reason"] == ""
+
+
+def test_attempts_of_very_large_array_come_in_pages(
+    lab: ApiLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MOST_ATTEMPTS", 2)
+    job_id = lab.submit(array="0-4", gpu_count=1)
+    lab.wait_for(job_id, "scheduled", "running")
+    for task in (0, 1, 2, 3):
+        lab.tell(Started(f"{job_id}_{task}.1"))
+    for task in (0, 1, 2):
+        lab.tell(Ended(f"{job_id}_{task}.1", 0))
+
+    def page(query: str) -> tuple[list[int], int | None]:
+        form = lab.get(f"/jobs/{job_id}/attempts{query}").json
+        return [one["task"] for one in form["attempts"]], form.get("next_task")
+
+    assert page("") == ([0, 1], 1)
+    assert page("?after=1") == ([2, 3, 4], None)
+    assert page("?task=3") == ([3], None)
 
 
 def test_completed_job_is_resubmitted_as_a_new_one(lab: ApiLab) -> None:

@@ -184,10 +184,10 @@ def _note_stale(context: Context, row: JobRow) -> None:
 async def _read_tasks(
     context: Context, row: JobRow, task: int | None, state: JobState
 ) -> list[TaskRow]:
-    """Read the tasks of an array that its explanation needs, in a thread."""
-    if row.job.array is None or state not in HOLDING:
+    """Read the task of an array that is explained, in a thread."""
+    if task is None or row.job.array is None or state not in HOLDING:
         return []
-    only = None if task is None else IntervalSet.of([task])
+    only = IntervalSet.of([task])
     return await asyncio.to_thread(context.service.store.tasks, row.job.id, only=only)
 
 
@@ -195,17 +195,18 @@ def _task_progress(
     context: Context, row: JobRow, task: int | None, rows: list[TaskRow]
 ) -> tuple[int | None, str]:
     """Return when an array, or one task of it, started, and the progress of its tasks."""
-    starts = [one.first_start_ms for one in rows if one.first_start_ms is not None]
-    if task is not None or not starts:
-        return (min(starts) if starts else None), ""
+    if task is not None:
+        return (rows[0].first_start_ms if rows else None), ""
+    if row.first_start_ms is None:
+        return None, ""
     counts = ", ".join(f"{len(numbers)} {state.value}" for state, numbers in row.tasks if numbers)
-    text = f"running since {format_utc(min(starts))}; tasks: {counts}"
+    text = f"running since {format_utc(row.first_start_ms)}; tasks: {counts}"
     if row.job.id in context.state.jobs and any(
         state is JobState.PENDING for state, numbers in row.tasks if numbers
     ):
         _, why = describe_reason(context.explainer.reason(row.job.id))
         text += f"; the next one: {why}" if why else ""
-    return min(starts), text
+    return row.first_start_ms, text
 
 
 def _describe_task_ends(context: Context, row: JobRow, task: int | None) -> str:

@@ -60,7 +60,7 @@ from gpu_scheduler.model.job import (
 )
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import AttemptMeasure
-from gpu_scheduler.store.interface import JobQuery, JobVisibility, Store, SweepCount
+from gpu_scheduler.store.interface import MAX_INT, JobQuery, JobVisibility, Store, SweepCount
 from gpu_scheduler.store.rows import AttemptRow, EnvironmentRow, JobRow, TaskRow
 from gpu_scheduler.wire.job_reader import SHELL, read_patch
 from gpu_scheduler.wire.jobs import JobPatch, PriorityRequest, read_tasks
@@ -75,10 +75,14 @@ class JobPage(Struct):
     next_cursor: str | None = None
 
 
-class AttemptList(Struct):
-    """All attempts, the first one first."""
+class AttemptList(Struct, omit_defaults=True):
+    """The attempts, the first one first; of an array by task.
+
+    Of an array with very many, `next_task` is the parameter `after` of the next page.
+    """
 
     attempts: list[AttemptForm]
+    next_task: int | None = None
 
 
 class ArrayTaskPage(Struct):
@@ -179,6 +183,8 @@ SORTS = {
 }
 HIDDEN_COLUMNS = frozenset({"name", "priority"})
 DEFAULT_PAGE = 100
+MOST_ATTEMPTS = 5_000
+"""The attempts of an array in one answer."""
 
 
 _LIST_QUERY = (
@@ -248,20 +254,26 @@ async def get_job(context: Context, request: Request) -> Response:
     "GET",
     "/jobs/{job_id}/attempts",
     response=AttemptList,
-    query=(integer_parameter("task", "Only of this task of an array."),),
+    query=(
+        integer_parameter("task", "Only of this task of an array."),
+        integer_parameter("after", "Of an array: only of tasks after this one.", least=-1),
+    ),
     errors=(403, 404),
 )
 async def list_attempts(context: Context, request: Request) -> Response:
     """All attempts of a job or task: where they ran and how they ended."""
     row, task = await context.find_job(request)
-    query = context.parse_query(request, "task")
+    query = context.parse_query(request, "task", "after")
     if task is None:
         task = query.optional("task")
-    ended, rows, tasks = await asyncio.to_thread(_read_attempts, context.service.store, row, task)
+    after = query.number("after", -1, least=-1)
+    ended, rows, tasks, next_task = await asyncio.to_thread(
+        _read_attempts, context.service.store, row, task, after
+    )
     measured = {one.allocation_id: one for one in rows}
     attempts = [attempt_form(attempt, measured.get(attempt.allocation_id)) for attempt in ended]
     attempts += _running_attempts(context, row, tasks)
-    return json_response(AttemptList(attempts))
+    return json_response(AttemptList(attempts, next_task))
 
 
 class GpuReadings(Struct):
@@ -322,12 +334,28 @@ async def get_readings(context: Context, request: Request) -> Response:
 
 
 def _read_attempts(
-    store: Store, row: JobRow, task: int | None
-) -> tuple[list[AttemptRow], list[AttemptMeasure], list[TaskRow]]:
-    """Read the ended attempts of a job or task, their measurements, and its tasks."""
-    only = IntervalSet.of([task]) if task is not None else None
-    tasks = [] if row.job.array is None else store.tasks(row.job.id, only=only)
-    return store.attempts(row.job.id, task), store.attempt_measures(row.job.id, task), tasks
+    store: Store, row: JobRow, task: int | None, after: int
+) -> tuple[list[AttemptRow], list[AttemptMeasure], list[TaskRow], int | None]:
+    """Read a page of the ended attempts of a job or task, their measurements, and running tasks.
+
+    An array can have a million tasks. The last value is the last task of the page, if there are
+    more.
+    """
+    within = (after + 1, MAX_INT)
+    ended = store.attempts(row.job.id, task, within=within, limit=MOST_ATTEMPTS + 1)
+    next_task = None
+    if row.job.array is not None and task is None and len(ended) > MOST_ATTEMPTS:
+        # A page ends with a whole task.
+        ended = [one for one in ended if one.task != ended[-1].task] or ended
+        next_task = ended[-1].task
+        within = (after + 1, MAX_INT if next_task is None else next_task)
+    held = IntervalSet()
+    for state, numbers in row.tasks:
+        held = held.union(numbers) if state in HOLDING else held
+    wanted = IntervalSet((within,) if task is None else ((task, task),))
+    held = held.minus(held.minus(wanted))
+    tasks = store.tasks(row.job.id, only=held) if held else []
+    return ended, store.attempt_measures(row.job.id, task, within=within), tasks, next_task
 
 
 def _running_attempts(context: Context, row: JobRow, tasks: list[TaskRow]) -> list[AttemptForm]:
@@ -388,7 +416,7 @@ async def list_array_tasks(context: Context, request: Request) -> Response:
         raise WrongState(f"{display_name(row.job.id)} is not an array, so it has no tasks")
     last = array.tasks.ranges[-1][1]
     only = IntervalSet(((after + 1, last),)) if after < last else IntervalSet()
-    read = partial(context.service.store.tasks, row.job.id, only=only)
+    read = partial(context.service.store.tasks, row.job.id, only=only, limit=limit + 1)
     tasks = await asyncio.to_thread(read) if only else []
     page = tasks[:limit]
     return json_response(

@@ -81,6 +81,18 @@ SELECT
 FROM tasks
 WHERE job_id = :job_id AND task BETWEEN :low AND :high
 ORDER BY task
+LIMIT :limit
+
+-- name: tasks_in_ranges
+SELECT
+    job_id, task, state, attempt, preemptions, failures, exit_code, signal,
+    first_start_ms, start_ms, end_ms, life
+FROM json_each(:ranges) AS span
+CROSS JOIN tasks
+WHERE job_id = :job_id
+    AND task BETWEEN json_extract(span.value, '$[0]') AND json_extract(span.value, '$[1]')
+ORDER BY task
+LIMIT :limit
 
 -- name: launch
 SELECT job.command, launches.launch
@@ -103,7 +115,9 @@ SELECT
     exit_code, signal, detail, gpu_models
 FROM attempts
 WHERE job_id = :job_id AND (task = :task OR :task IS NULL)
+    AND (task IS NULL OR task BETWEEN :low AND :high)
 ORDER BY task IS NOT NULL, task, attempt
+LIMIT :limit
 
 -- name: attempt_measures
 SELECT
@@ -111,6 +125,7 @@ SELECT
     gpu_ms, busy_percent_ms, peak_percent, power_ms, energy_uj, peak_memory_mb
 FROM attempt_measures
 WHERE job_id = :job_id AND (task = :task OR :task IS NULL)
+    AND (task IS NULL OR task BETWEEN :low AND :high)
 ORDER BY task IS NOT NULL, task, attempt
 
 -- name: job_measures

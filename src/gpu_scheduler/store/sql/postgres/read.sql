@@ -13,6 +13,16 @@ EXISTS (
     WHERE number BETWEEN (range ->> 0)::bigint AND (range ->> 1)::bigint
 )
 
+-- name: tasks_in_ranges
+SELECT
+    job_id, task, state, attempt, preemptions, failures, exit_code, signal,
+    first_start_ms, start_ms, end_ms, life
+FROM json_array_elements((:ranges)::json) AS span
+JOIN tasks ON task BETWEEN (span ->> 0)::bigint AND (span ->> 1)::bigint
+WHERE job_id = :job_id
+ORDER BY task
+LIMIT :limit
+
 -- name: sweeps
 SELECT launches.sweep, jobs.state, count(*), min(jobs.number), max(jobs.number), min(jobs.submit_ms)
 FROM jobs
