@@ -70,6 +70,7 @@ export interface AttemptForm {
 
 export interface AttemptList {
   attempts: AttemptForm[];
+  next_task: number | null;
 }
 
 export interface AuditForm {
