@@ -69,9 +69,7 @@ _number = attrgetter("job.number")
 
 def _is_of(number: int | None, task: int | None, within: tuple[int, int]) -> bool:
     """Whether an attempt is of the task, if one is given, and of tasks in a range."""
-    return (task is None or number == task) and (
-        number is None or within[0] <= number <= within[1]
-    )
+    return (task is None or number == task) and (number is None or within[0] <= number <= within[1])
 
 
 def _task_and_attempt(row: AttemptRow | AttemptMeasure) -> tuple[bool, int, int]:

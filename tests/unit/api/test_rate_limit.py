@@ -1,14 +1,18 @@
 """Rate limits per caller."""
 
-from collections.abc import Mapping
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.http.errors import TooFast
-from gpu_scheduler.api.http.rate_limit import MOST_BUCKETS, RateLimit
+from gpu_scheduler.api.http.rate_limit import CALLER, MOST_BUCKETS, FairThreads, RateLimit
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.model.identity import Caller, Role
+from gpu_scheduler.store.interface import JobQuery
 from tests.unit.api.lab import ApiLab
 
 
@@ -85,3 +89,63 @@ def test_token_guessing_is_rate_limited() -> None:
         wrong = {"Authorization": "Bearer tgpu_wrong"}
         statuses = [lab.get("/me", headers=wrong, unix=False).status for _ in range(5)]
         assert statuses == [401, 401, 401, 429, 429]
+
+
+def test_reads_of_one_caller_leave_threads_for_others() -> None:
+    gate, started = threading.Event(), threading.Semaphore(0)
+
+    def slow() -> str:
+        started.release()
+        assert gate.wait(60)
+        return "slow"
+
+    async def read(caller: str, call: Callable[[], str]) -> str:
+        CALLER.set(caller)
+        return await asyncio.to_thread(call)
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(FairThreads(threads=4, most=2))
+        slow_ones = [asyncio.create_task(read("ann", slow)) for _ in range(20)]
+        for _ in range(2):
+            await asyncio.to_thread(started.acquire)
+        slow_ones.pop().cancel()
+        async with asyncio.timeout(60):
+            assert await read("bob", lambda: "quick") == "quick"
+            assert await read("", lambda: "quick") == "quick"
+        assert not started.acquire(blocking=False)
+        gate.set()
+        assert await asyncio.gather(*slow_ones) == ["slow"] * 19
+        with pytest.raises(ValueError, match="of ann"):
+            await read("ann", lambda: str(int("of ann")))
+        assert await read("ann", lambda: "again") == "again"
+
+    asyncio.run(run())
+
+
+def test_slow_reads_of_one_user_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ApiLab(authenticators=[ByHeader()], server_uid=0) as lab:
+        gate, started = threading.Event(), threading.Event()
+        find_jobs = lab.store.find_jobs
+
+        def slow_for_ada(query: JobQuery) -> Any:
+            if query.user == "ada":
+                started.set()
+                assert gate.wait(60)
+            return find_jobs(query)
+
+        monkeypatch.setattr(lab.store, "find_jobs", slow_for_ada)
+        headers = {"X-Test-User": "ada"}
+        readers = [
+            threading.Thread(target=lab.get, args=("/jobs?user=ada",), kwargs={"headers": headers})
+            for _ in range(60)
+        ]
+        try:
+            for reader in readers:
+                reader.start()
+            assert started.wait(60)
+            reply = lab.get("/jobs", headers={"X-Test-User": "bob"})
+            assert (reply.status, gate.is_set()) == (200, False)
+        finally:
+            gate.set()
+            for reader in readers:
+                reader.join()

@@ -44,7 +44,7 @@ from gpu_scheduler.api.http.errors import (
 )
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
 from gpu_scheduler.api.http.openapi import READING, Handler, Operation, Router, openapi_document
-from gpu_scheduler.api.http.rate_limit import RateLimit
+from gpu_scheduler.api.http.rate_limit import CALLER, RateLimit
 from gpu_scheduler.api.http.rejected_requests_audit import AuditLog, is_audited
 from gpu_scheduler.api.http.request import (
     HTML,
@@ -414,6 +414,7 @@ class App:
             )
         if not caller.is_admin:
             self._rate_limit.take(f"{caller.user} {caller.via}")
+        CALLER.set("" if caller.is_admin else caller.user)
         return caller
 
     def _reject_forwarded(self, headers: dict[bytes, bytes]) -> None:

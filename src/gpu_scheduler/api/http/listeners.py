@@ -26,6 +26,7 @@ from gpu_scheduler.api.auth.accounts import ROOT
 from gpu_scheduler.api.auth.peer_credentials import UNKNOWN, Peer, peer_of
 from gpu_scheduler.api.http.app import Applications
 from gpu_scheduler.api.http.errors import ErrorForm
+from gpu_scheduler.api.http.rate_limit import FairThreads
 from gpu_scheduler.api.http.request import AsgiApp
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.client.keepalive import keep_alive
@@ -306,6 +307,7 @@ async def serve(
     tls: ssl.SSLContext | None = None,
 ) -> ApiServer:
     """Start to serve on bound sockets."""
+    asyncio.get_running_loop().set_default_executor(FairThreads())
     server = ApiServer(sockets, limit=limit, tls=tls)
     await server.start(applications)
     return server

@@ -1,15 +1,27 @@
-"""Limits per caller: requests per second (token bucket), and streams open at the same time."""
+"""Limits per caller: requests per second (token bucket), streams open at the same time, threads."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from threading import Lock
+from typing import Any, TypeVar
 
 from gpu_scheduler.api.http.errors import TooFast, TooMany
 
+T = TypeVar("T")
+
 MOST_BUCKETS = 10_000
+THREADS = 32
+THREADS_PER_CALLER = 3
+CALLER: ContextVar[str] = ContextVar("CALLER", default="")
+"""Who waits for what the current task reads; empty for the server itself and for admins."""
 
 
 class RateLimit:
@@ -80,3 +92,57 @@ class ConcurrencyLimit:
             self._open[user] -= 1
             if not self._open[user]:
                 del self._open[user]
+
+
+class FairThreads(ThreadPoolExecutor):
+    """The threads in which handlers read the database: no caller takes more than a few.
+
+    It replaces the default executor of the event loop, so that `asyncio.to_thread` uses it. The
+    reads of one `CALLER` wait for each other; those of others do not wait for them.
+    """
+
+    def __init__(self, threads: int = THREADS, most: int = THREADS_PER_CALLER) -> None:
+        """One caller may use `most` of all threads."""
+        super().__init__(threads, thread_name_prefix="read")
+        self._most = most
+        self._counting = Lock()
+        self._running: dict[str, int] = {}
+        self._queued: dict[str, deque[Callable[[], None]]] = {}
+
+    def submit(self, call: Callable[..., T], /, *args: Any, **named: Any) -> Future[T]:
+        """Run a call in a thread, now or after earlier ones of the same caller."""
+        caller = CALLER.get()
+        if not caller:
+            return super().submit(call, *args, **named)
+        future: Future[T] = Future()
+        work = partial(self._run, caller, future, partial(call, *args, **named))
+        with self._counting:
+            if self._running.get(caller, 0) >= self._most:
+                self._queued.setdefault(caller, deque()).append(work)
+                return future
+            self._running[caller] = self._running.get(caller, 0) + 1
+        super().submit(work)
+        return future
+
+    def _run(self, caller: str, future: Future[T], call: Callable[[], T]) -> None:
+        try:
+            if future.set_running_or_notify_cancel():
+                future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - the caller of the future raises it
+            future.set_exception(error)
+        finally:
+            self._start_next(caller)
+
+    def _start_next(self, caller: str) -> None:
+        """Start the next call of the caller behind those of others that wait for a thread."""
+        with self._counting:
+            queued = self._queued.get(caller)
+            work = queued.popleft() if queued else None
+            if not queued:
+                self._queued.pop(caller, None)
+            if work is None:
+                self._running[caller] -= 1
+                if not self._running[caller]:
+                    del self._running[caller]
+        if work is not None:
+            super().submit(work)

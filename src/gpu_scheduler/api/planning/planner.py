@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -47,6 +48,8 @@ MOST_QUESTIONS = 8
 LEAST_PAUSE_S = 2.0
 PAUSE_FACTOR = 5
 """The forecast of everything is made again after so many times the time that it took."""
+_THREADS = ThreadPoolExecutor(thread_name_prefix="planning")
+"""Others wait for the answer too, so it must not wait for other reads of the caller."""
 log = structlog.get_logger("planning")
 
 
@@ -123,7 +126,7 @@ async def run(question: Question, seconds: float) -> Answer:
     A thread talks to the process: it only pickles frozen values and waits for pipes.
     """
     process = _start(seconds)
-    talk = asyncio.get_running_loop().run_in_executor(None, _exchange, process, question)
+    talk = asyncio.get_running_loop().run_in_executor(_THREADS, _exchange, process, question)
     try:
         async with asyncio.timeout(MOST_SECONDS):
             return await asyncio.shield(talk)
