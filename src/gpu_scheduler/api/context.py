@@ -25,6 +25,8 @@ from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import read_job_name
 
 MOST_READERS = 64
+MOST_MEMBER_LOGS = 1024
+"""So many logs of members are followed at the same time for one user."""
 MOST_WHAT_IFS = 2
 """So many what-if questions of one user are answered at the same time."""
 ME = "@me"
@@ -58,6 +60,7 @@ class Context:
         self.logs = logs
         self.terminals = terminals
         self.log_streams = ConcurrencyLimit(settings.bounds.logs_per_user, "logs")
+        self.member_logs = ConcurrencyLimit(MOST_MEMBER_LOGS, "logs of members of gangs")
         self.what_ifs = ConcurrencyLimit(MOST_WHAT_IFS, "what-if questions")
         self.explainer = Explainer(service)
         self.planner = Planner(service)

@@ -142,6 +142,7 @@ class Bounds:
     receive_seconds: float = 30.0
     requests_per_second: float = 0.0
     requests_burst: int = 2000
+    body_mb_per_hour: float = 0.0
     connections: int = 512
 
 

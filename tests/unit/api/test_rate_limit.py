@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.http.errors import TooFast
-from gpu_scheduler.api.http.rate_limit import CALLER, MOST_BUCKETS, FairThreads, RateLimit
+from gpu_scheduler.api.http.errors import TooFast, TooMany
+from gpu_scheduler.api.http.rate_limit import (
+    CALLER,
+    MOST_BUCKETS,
+    ConcurrencyLimit,
+    FairThreads,
+    RateLimit,
+)
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.store.interface import JobQuery
-from tests.unit.api.lab import ApiLab
+from tests.unit.api.lab import ApiLab, Reply
 
 
 class Clock:
@@ -149,3 +155,31 @@ def test_slow_reads_of_one_user_delay_no_other(monkeypatch: pytest.MonkeyPatch) 
             gate.set()
             for reader in readers:
                 reader.join()
+
+
+def test_user_cannot_fill_the_database_with_large_bodies() -> None:
+    bounds = Bounds(body_mb_per_hour=1, bulk_bytes=1_000_000)
+    with ApiLab(authenticators=[ByHeader()], server_uid=0, bounds=bounds) as lab:
+
+        def submit(user: str) -> Reply:
+            job = {"script": "#!/bin/sh\n#" + "x" * 400_000, "hold": True}
+            return lab.post("/jobs", job, headers={"X-Test-User": user})
+
+        assert [submit("ann").status for _ in range(4)] == [201, 201, 429, 429]
+        reply = submit("ann")
+        assert "sends more than 1 MB an hour (api.body_mb_per_hour)" in reply.error
+        assert int(reply.headers["retry-after"]) > 60
+        assert submit("bob").status == 201
+        assert [submit("boss").status for _ in range(4)] == [201] * 4
+        assert lab.get("/jobs", headers={"X-Test-User": "ann"}).status == 200
+
+
+def test_followed_logs_of_large_gangs_are_limited_by_their_members() -> None:
+    logs = ConcurrencyLimit(10, "logs")
+    with logs.hold("ann", 400):
+        with pytest.raises(TooMany, match="400 logs open, and the limit is 10"), logs.hold("ann"):
+            pass
+        with logs.hold("bob", 6), logs.hold("bob", 4), pytest.raises(TooMany), logs.hold("bob"):
+            pass
+    with logs.hold("ann", 400):
+        pass

@@ -121,6 +121,7 @@ _CONTENT_SECURITY_POLICY = (
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ANONYMOUS = Caller(user="")
 EVENTS = "list_events"
+MB, HOUR_S = 1_000_000, 3_600
 log = structlog.get_logger("api")
 Methods = dict[str, Operation]
 
@@ -210,6 +211,12 @@ class App:
         self._terminal_sockets = terminals.TerminalSockets(context)
         bounds = context.settings.bounds
         self._rate_limit = RateLimit(bounds.requests_per_second, bounds.requests_burst)
+        mb_per_hour = bounds.body_mb_per_hour
+        self._body_limit = RateLimit(
+            mb_per_hour * MB / HOUR_S,
+            max(mb_per_hour * MB, bounds.bulk_bytes),
+            excess=f"sends more than {mb_per_hour:g} MB an hour (api.body_mb_per_hour)",
+        )
         self._body_timeout_s = bounds.receive_seconds
         self.audit_log = AuditLog(context.service)
         self._host_names = LOOPBACK_NAMES | {name.lower() for name in context.settings.host_names}
@@ -267,6 +274,7 @@ class App:
                 params=params,
                 request_id=request_id,
                 body_timeout_s=self._body_timeout_s,
+                count_body=None if caller.is_admin else partial(self._body_limit.take, caller.user),
             )
             response = await self._handler(operation, headers)(self._context, request)
             if response.stream is not None:

@@ -1,4 +1,4 @@
-"""Limits per caller: requests per second (token bucket), streams open at the same time, threads."""
+"""Limits per caller: requests per second and bytes per hour (token buckets), streams, threads."""
 
 from __future__ import annotations
 
@@ -30,34 +30,37 @@ class RateLimit:
     def __init__(
         self,
         per_second: float,
-        burst: int,
+        burst: float,
         *,
+        excess: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start with full buckets."""
+        """Start with full buckets. `excess` says in an error what a caller does too much."""
         self._rate = per_second
         self._burst = float(burst)
+        self._excess = excess or (
+            f"sends more than {per_second:g} requests a second (api.requests_per_second)"
+        )
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def take(self, caller: str) -> None:
-        """Take a token for one request of this caller, or raise `TooFast`."""
+    def take(self, caller: str, amount: float = 1.0) -> None:
+        """Take tokens for one request of this caller, or raise `TooFast`."""
         if not self._rate:
             return
         now = self._clock()
         left, since = self._buckets.get(caller, (self._burst, now))
         left = min(self._burst, left + (now - since) * self._rate)
-        if left < 1.0:
+        amount = min(amount, self._burst)
+        if left < amount:
             self._buckets[caller] = (left, now)
-            wait_s = math.ceil((1.0 - left) / self._rate)
+            wait_s = math.ceil((amount - left) / self._rate)
             raise TooFast(
-                f"this caller sends more than {self._rate:g} requests a second "
-                f"(api.requests_per_second); try again in {wait_s} s",
-                retry_after_s=wait_s,
+                f"this caller {self._excess}; try again in {wait_s} s", retry_after_s=wait_s
             )
         if caller not in self._buckets and len(self._buckets) >= MOST_BUCKETS:
             self._drop_full(now)
-        self._buckets[caller] = (left - 1.0, now)
+        self._buckets[caller] = (left - amount, now)
 
     def _drop_full(self, now: float) -> None:
         """Drop full buckets: their callers have not called for long."""
@@ -78,18 +81,22 @@ class ConcurrencyLimit:
         self._open: dict[str, int] = {}
 
     @contextmanager
-    def hold(self, user: str) -> Iterator[None]:
-        """Count one stream while the block runs; raise `TooMany` at the limit."""
-        if self._open.get(user, 0) >= self._most:
+    def hold(self, user: str, streams: int = 1) -> Iterator[None]:
+        """Count streams while the block runs; raise `TooMany` at the limit.
+
+        The first ones of a user are always accepted.
+        """
+        is_open = self._open.get(user, 0)
+        if is_open and is_open + streams > self._most:
             raise TooMany(
-                f"this user already has {self._most} {self._kind} open, which is the limit; "
+                f"this user has {is_open} {self._kind} open, and the limit is {self._most}; "
                 "close one of them"
             )
-        self._open[user] = self._open.get(user, 0) + 1
+        self._open[user] = is_open + streams
         try:
             yield
         finally:
-            self._open[user] -= 1
+            self._open[user] -= streams
             if not self._open[user]:
                 del self._open[user]
 

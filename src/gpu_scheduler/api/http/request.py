@@ -194,7 +194,8 @@ class Request:
     """A request that was routed and authenticated.
 
     `headers` has the last value of each name, `params` the parameters in the path. The body must
-    arrive within `body_timeout_s`, and a little longer if it is large.
+    arrive within `body_timeout_s`, and a little longer if it is large. `count_body` is called with
+    its size.
     """
 
     scope: Scope
@@ -205,6 +206,7 @@ class Request:
     params: dict[str, str]
     request_id: str
     body_timeout_s: float = 30.0
+    count_body: Callable[[int], None] | None = None
     _body: bytes | None = field(default=None, init=False)
 
     @property
@@ -228,6 +230,8 @@ class Request:
             raise TooSlow(
                 "the body did not arrive in time; send it at once, or in smaller parts"
             ) from None
+        if self.count_body is not None:
+            self.count_body(len(self._body))
         return self._body
 
     async def _receive_body(self, most: int, limit: asyncio.Timeout) -> bytes:

@@ -145,12 +145,13 @@ async def job_logs(context: Context, request: Request) -> Response:
         follow=query.flag("follow"),
     )
     if query.flag("merged"):
-        ranks = range(len(row.job.members))
-        of_each = [_read(context, context.logs, replace(log_range, member=n), tail) for n in ranks]
-        stream = merge_logs(of_each, follow=log_range.follow)
+        stream = _merged(context, context.logs, log_range, tail)
+        followed = len(row.job.members) if log_range.follow else 0
     else:
         stream = _read(context, context.logs, log_range, tail)
-    return Response(media=TEXT, stream=Stream(_limited(context, request.caller, stream)))
+        followed = 0
+    stream = _limited(context, request.caller, stream, followed)
+    return Response(media=TEXT, stream=Stream(stream))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,11 +177,27 @@ def _read(
     return _last_lines(_stream(context, logs, log_range), tail, -log_range.offset)
 
 
-async def _limited(
-    context: Context, caller: Caller, chunks: AsyncIterator[bytes]
+async def _merged(
+    context: Context, logs: LogSource, log_range: _LogRange, tail: int | None
 ) -> AsyncIterator[bytes]:
-    """Yield the chunks, within the caller's limit of open logs."""
-    with context.log_streams.hold(caller.user):
+    """Read the logs of all members; wait for their start only once."""
+    attempt, row = await _last_attempt(context, log_range)
+    if log_range.follow and not attempt:
+        attempt = await _first_attempt(context, log_range)
+    if row is None or not attempt:
+        return
+    ranks = range(len(row.job.members))
+    of_each = [_read(context, logs, replace(log_range, member=rank), tail) for rank in ranks]
+    async for chunk in merge_logs(of_each, follow=log_range.follow):
+        yield chunk
+
+
+async def _limited(
+    context: Context, caller: Caller, chunks: AsyncIterator[bytes], followed: int
+) -> AsyncIterator[bytes]:
+    """Yield the chunks, within the caller's limits of open logs, and of `followed` members."""
+    user = caller.user
+    with context.log_streams.hold(user), context.member_logs.hold(user, followed):
         async for chunk in chunks:
             yield chunk
 

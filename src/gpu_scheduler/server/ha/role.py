@@ -254,6 +254,7 @@ def bounds_of(settings: Settings) -> Bounds:
         receive_seconds=api.slow_request_s,
         requests_per_second=api.requests_per_second,
         requests_burst=api.requests_burst,
+        body_mb_per_hour=api.body_mb_per_hour,
     )
 
 

@@ -43,6 +43,14 @@ class ApiSettings:
     requests_burst: int = setting(
         2000, "Number of requests that one caller may send at once.", least=1, most=10_000_000
     )
+    body_mb_per_hour: float = setting(
+        500.0,
+        "Megabytes that one caller (except admins) may send in the bodies of requests within an "
+        "hour, such as scripts and environments of jobs, which the database stores; 0: no limit. "
+        "Further requests get status 429 and `Retry-After`.",
+        least=0,
+        most=1_000_000_000,
+    )
     connections_per_caller: int = setting(
         512, "Maximum number of open connections of one user or address.", least=1, most=65_536
     )
