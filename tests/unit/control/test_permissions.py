@@ -1,5 +1,6 @@
 """The second check of permissions, in the core: it holds whatever a handler forgot."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from gpu_scheduler.control.access import permissions, queue_shares
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     Cancel,
+    CreateService,
     Hold,
     MakeToken,
     Release,
@@ -22,6 +24,8 @@ from gpu_scheduler.control.messages import (
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, TooManyJobs, UnknownThing
 from gpu_scheduler.model.identity import Caller, Role, Token
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.service import Service
 from tests.builders import a_core, a_job, after, an_array
 
 VISION = frozenset({"vision"})
@@ -96,6 +100,59 @@ def test_token_grants_no_more_than_its_creator_has(core: Core) -> None:
     for change in ({"role": Role.TENANT_ADMIN}, {"user": "bob"}, {"tenant": "speech"}):
         with pytest.raises(Forbidden):
             permissions.check(core.state, ANN, wanted(**change))
+
+
+def test_number_of_tokens_of_a_user_is_bounded(core: Core) -> None:
+    def a_token(number: int, **changes: Any) -> Token:
+        token = Token(
+            id=f"t{number}",
+            secret_hash=f"h{number}",
+            user="ann",
+            uid=ANN.uid,
+            tenant="vision",
+            created_by="ann",
+            created_ms=10,
+            expires_ms=20,
+        )
+        return replace(token, **changes)
+
+    tokens = core.state.tokens
+    for number in range(permissions.MOST_USABLE_TOKENS):
+        permissions.check(core.state, ANN, MakeToken(a_token(number)))
+        tokens[f"t{number}"] = a_token(number)
+    new = a_token(permissions.MOST_TOKENS)
+    with pytest.raises(Forbidden, match="revoke some"):
+        permissions.check(core.state, ANN, MakeToken(new))
+    permissions.check(core.state, replace(ANN, role=Role.ADMIN), MakeToken(new))
+    tokens["t0"] = a_token(0, revoked_ms=11)
+    permissions.check(core.state, ANN, MakeToken(new))
+    ended = range(permissions.MOST_TOKENS)
+    tokens |= {f"t{number}": a_token(number, expires_ms=5) for number in ended}
+    with pytest.raises(Forbidden, match="with those that have ended"):
+        permissions.check(core.state, ANN, MakeToken(new))
+
+
+def test_number_of_services_of_a_user_is_bounded(core: Core) -> None:
+    job = a_job(id="", number=0, user="ann", tenant="vision")
+    launch = Launch(argv=("serve",), uid=ANN.uid or 0)
+    service = Service(
+        id="svc-1",
+        number=1,
+        name="s",
+        tenant="vision",
+        user="ann",
+        job=job,
+        launch=launch,
+        replicas=0,
+    )
+    command = CreateService(service)
+    most = permissions.MOST_SERVICES
+    services = core.state.services
+    services |= {f"svc-{number}": service for number in range(most - 1)}
+    permissions.check(core.state, ANN, command)
+    services["one more"] = service
+    with pytest.raises(Forbidden, match="which is the limit; delete"):
+        permissions.check(core.state, ANN, command)
 
 
 def test_commands_of_admins_are_rejected_for_users(core: Core) -> None:

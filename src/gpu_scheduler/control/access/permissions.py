@@ -34,6 +34,9 @@ from gpu_scheduler.model.identity import Caller, Role, Token
 from gpu_scheduler.model.job import Dependency, display_name
 from gpu_scheduler.model.service import Service
 
+MOST_USABLE_TOKENS, MOST_TOKENS, MOST_SERVICES = 200, 10_000, 1_000
+"""What a user who is no admin may have. A service without replicas is in no share of the queue."""
+
 
 def check(state: ControlState, caller: Caller, message: Command | Fact) -> None:
     """Raise if the caller may not send this message."""
@@ -56,6 +59,7 @@ def check(state: ControlState, caller: Caller, message: Command | Fact) -> None:
                 _check_dependencies(state, caller, dependencies)
         case MakeToken(token):
             _check_token(caller, token)
+            _check_number_of_tokens(state, token)
         case RevokeToken(token_id):
             known = state.tokens.get(token_id)
             if known is None or not sees_token(caller, known):
@@ -88,6 +92,22 @@ def _check_token(caller: Caller, token: Token) -> None:
         )
 
 
+def _check_number_of_tokens(state: ControlState, token: Token) -> None:
+    """Bound the tokens of a user, which the server holds in memory, and never deletes."""
+    own = [one for one in state.tokens.values() if one.user == token.user]
+    usable = sum(not one.revoked_ms and one.expires_ms > token.created_ms for one in own)
+    if usable >= MOST_USABLE_TOKENS:
+        raise Forbidden(
+            f"user '{token.user}' has {usable} tokens, which is the limit; revoke some "
+            "('tgpu token list')"
+        )
+    if len(own) >= MOST_TOKENS:
+        raise Forbidden(
+            f"{len(own)} tokens of user '{token.user}' are stored, with those that have ended; "
+            "only an admin may make more"
+        )
+
+
 def sees_token(caller: Caller, token: Token) -> bool:
     """Tell whether the caller may see and revoke a token."""
     is_own = caller.user in {token.user, token.created_by}
@@ -111,6 +131,11 @@ def _check_service(state: ControlState, caller: Caller, message: ServiceCommand)
     """Services of other users are reported as unknown; only the owner may change what one runs."""
     if isinstance(message, CreateService):
         _check_own(state, caller, (Submit(message.service.job, message.service.launch),))
+        if sum(one.user == caller.user for one in state.services.values()) >= MOST_SERVICES:
+            raise Forbidden(
+                f"user '{caller.user}' has {MOST_SERVICES} services, which is the limit; delete "
+                "some"
+            )
         return
     service = state.services.get(message.service_id)
     if service is None or not caller.may_touch(service.user, service.tenant):
