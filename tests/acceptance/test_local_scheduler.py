@@ -75,6 +75,18 @@ def test_documented_first_steps_work() -> None:
     assert not scheduler.stop()
 
 
+def test_jobs_take_the_fields_of_the_client(scheduler: LocalScheduler) -> None:
+    job_id = scheduler.submit("exit 3", gpus=1, time="1h")
+    job = scheduler.wait(int(job_id.removeprefix("job-")), timeout=60)
+    assert (job.exit_code, job.required_gpus) == (3, 1)
+    with pytest.raises(InvalidRequest, match="no field 'env'; did you mean 'environment'"):
+        scheduler.submit(["true"], env={"A": "1"})
+    with pytest.raises(InvalidRequest, match=r"status is 'done'; expected one of pending, .*"):
+        scheduler.list_jobs("done")
+    with pytest.raises(SchedulerError, match=r"^job 999 is not known"):
+        scheduler.get_job(999)
+
+
 def test_job_is_real_process_on_its_own_gpus(scheduler: LocalScheduler) -> None:
     job = scheduler.wait(scheduler.submit(SHOW, gpu_count=2), timeout=60)
     assert (job.status, job.exit_code, job.gpu_ids) == (JobStatus.COMPLETED, 0, [0, 1])

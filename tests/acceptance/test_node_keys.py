@@ -116,7 +116,7 @@ def test_join_token_is_limited_to_its_number_of_nodes(cluster: Cluster) -> None:
     token = a_token(cluster, uses=2)
     joined(cluster, "first", token["token"])
     joined(cluster, "second", token["token"])
-    with pytest.raises(NotJoined, match="so many have joined"):
+    with pytest.raises(NotJoined, match="is used up"):
         joined(cluster, "third", token["token"])
     states = {one["id"]: one["state"] for one in cluster.json("node", "token", "list")["tokens"]}
     assert states[token["id"]] == "used up"
@@ -131,7 +131,7 @@ def test_repeated_join_with_same_key_counts_once(
     assert first.key == again.key
     assert tried(cluster, "twice", Shown(again)) == "welcome"
     for name in ("twice", "another"):
-        with pytest.raises(NotJoined, match="so many have joined"):
+        with pytest.raises(NotJoined, match="is used up"):
             joined(cluster, name, token["token"])
 
 

@@ -107,10 +107,18 @@ def test_repeated_policies_are_listed_and_run_once(trace: Path) -> None:
     assert [run["policy"] for run in document["runs"]] == ["fifo", "skip", "sjf"]
 
 
+def test_report_is_written_to_html_alone() -> None:
+    ended = simulate("--generate", "--jobs", 5, "--report", "report.pdf")
+    assert ended.returncode == 2
+    assert "--report is 'report.pdf'; the report is HTML, so end its name in .html" in ended.stderr
+
+
 def test_footnote_names_policies_that_know_true_run_times(trace: Path) -> None:
     shown = succeeding("--trace", trace, "--nodes", 1, "--policy", "sjf,easy,fifo")
-    assert "Knowing the true run times (oracle), as the literature assumes: sjf." in shown
-    assert "Believing the stated limits and estimates: easy." in shown
+    assert (
+        "These policies know the true run times (oracle), as the literature assumes: sjf." in shown
+    )
+    assert "These policies take the stated limits and estimates as run times: easy." in shown
 
 
 @pytest.mark.parametrize(("by", "names"), [("tenant", ("nlp", "vision")), ("partition", ("all",))])

@@ -286,5 +286,5 @@ def test_gang_rejection_names_rack_or_label_that_is_too_small() -> None:
     with pytest.raises(NeverFits, match=r"1 node has zone=a, with room for 1 of 2"):
         lab.submit(a_job(number=1, gpus=4, members=2, node_labels=labels))
     labels = (("zone", "b"),)
-    with pytest.raises(NeverFits, match="no node has label zone=b; there is a;"):
+    with pytest.raises(NeverFits, match="no node has label zone=b, but zone=a;"):
         lab.submit(a_job(number=1, gpus=4, members=2, node_labels=labels))

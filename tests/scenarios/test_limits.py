@@ -66,7 +66,9 @@ def test_gpu_hour_rejection_counts_spent_hours() -> None:
     lab.submit(a_job(number=1, gpus=1, max_runtime_ms=4 * HOUR))
     lab.at(3 * HOUR)
     lab.ends("j1")
-    with pytest.raises(QuotaTooSmall, match=r"GPU-hours requested=12, quota=10, current=3$"):
+    with pytest.raises(
+        QuotaTooSmall, match=r"GPU-hours requested=12, quota=10, current=3; .* a shorter --time"
+    ):
         lab.submit(a_job(number=2, gpus=4, max_runtime_ms=3 * HOUR))
 
 

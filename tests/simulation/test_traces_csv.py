@@ -10,6 +10,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Pool, split_over_nodes
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.simulator.traces.native_format import read_csv, write_csv
+from gpu_scheduler.simulator.traces.parsing import Layout
 from gpu_scheduler.simulator.traces.records import JOB_COLUMNS
 from tests.simulation.trace_files import (
     Refusal,
@@ -216,6 +217,10 @@ def test_unknown_column_error_lists_known_ones(tmp_path: Path) -> None:
     with Refusal(path, 1) as refusal:
         read_csv(path, a_cluster())
     assert "unknown column 'colour'" in refusal.message
+    assert Layout(name="a trace", required=("run_s", "gpus")).fault(["num_gpus"]) == (
+        "unknown column 'num_gpus' for a trace; did you mean 'gpus'? expected columns are run_s, "
+        "gpus"
+    )
     assert "submit_s" in refusal.message
 
 

@@ -95,9 +95,7 @@ class Context:
 
     def unknown_tenant(self, named: str) -> UnknownThing:
         """Return the error for a tenant that does not exist, or that the caller may not see."""
-        return UnknownThing(
-            f"tenant '{named}' is not known; create it first, or use '{DEFAULT_TENANT}'"
-        )
+        return UnknownThing(f"tenant '{named}' is not known; 'tgpu tenants' lists the tenants")
 
     def submit_tenant(self, caller: Caller, named: str) -> str:
         """Return the tenant for a job of the caller; the caller's own if none is given."""

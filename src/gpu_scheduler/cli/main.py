@@ -236,7 +236,7 @@ def _run(arguments: list[str]) -> int:
         return _help(arguments[place + 1 :])
     command = command_named(name)
     if command is None:
-        _print_error(_unknown(name))
+        _print_error(_unknown(name, arguments[place + 1 :]))
         return EXIT_USAGE
     return _run_command(name, command, arguments[place + 1 :])
 
@@ -290,21 +290,22 @@ MEANT = {
     **dict.fromkeys(("sbatch", "gbatch", "qsub", "bsub", "batch"), "submit"),
     **dict.fromkeys(("tail", "log", "output", "cat"), "logs"),
     **dict.fromkeys(("srun", "exec", "execute"), "run"),
+    "sattach": "attach",
     **dict.fromkeys(("salloc", "ssh", "bash", "sh", "login", "interactive"), "shell"),
-    **dict.fromkeys(("info", "describe", "inspect", "get"), "show"),
-    **dict.fromkeys(("why", "reason"), "explain"),
+    **dict.fromkeys(("info", "describe", "inspect", "get", "seff"), "show"),
+    **dict.fromkeys(("why", "reason", "sprio"), "explain"),
     **dict.fromkeys(("requeue", "restart"), "retry"),
     **dict.fromkeys(("rerun", "redo"), "resubmit"),
     **dict.fromkeys(("sacct", "past", "finished"), "history"),
     **dict.fromkeys(("sinfo", "hosts", "drain", "cordon", "uncordon"), "nodes"),
     **dict.fromkeys(("gpu", "nvidia-smi", "smi", "gpustat", "ginfo"), "gpus"),
-    **dict.fromkeys(("watch", "htop", "nvtop", "monitor"), "top"),
+    **dict.fromkeys(("watch", "htop", "nvtop", "monitor", "sstat", "smap"), "top"),
     **dict.fromkeys(("scontrol", "edit", "modify", "set", "change"), "update"),
     **dict.fromkeys(("notebook", "lab"), "jupyter"),
     **dict.fromkeys(("vscode", "ide"), "code"),
     **dict.fromkeys(("reservation", "reservations", "book"), "reserve"),
     **dict.fromkeys(("sreport", "bill", "invoice"), "report"),
-    **dict.fromkeys(("sshare", "fairshare"), "tenants"),
+    **dict.fromkeys(("sshare", "fairshare", "sacctmgr"), "tenants"),
     **dict.fromkeys(("unpause", "unpause-gpu"), "resume-gpu"),
     **dict.fromkeys(("pause", "disable-gpu"), "pause-gpu"),
     **dict.fromkeys(("shutdown", "halt"), "down"),
@@ -315,11 +316,28 @@ MEANT = {
     **dict.fromkeys(("version", "--v"), "--version"),
 }
 """Commands of other schedulers and tools, and the command of tgpu to suggest instead."""
+SCONTROL = {
+    **{word: word for word in ("show", "hold", "release", "update")},
+    **dict.fromkeys(("requeue", "requeuehold"), "retry"),
+    **dict.fromkeys(("suspend", "uhold"), "hold"),
+    "create": "reserve",
+    "reconfigure": "config",
+    "ping": "health",
+}
+"""The command to suggest for each command of `scontrol`."""
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, words: "Sequence[str]" = ()) -> str:
     from difflib import get_close_matches
 
+    if name == "scontrol" and words and words[0] in SCONTROL:
+        meant = SCONTROL[words[0]]
+        if words[0] == "show":
+            about = "".join(words[1:2])
+            meant = {"node": "nodes", "partition": "nodes", "reservation": "reserve"}.get(
+                about.removesuffix("s"), "show"
+            )
+        return f"unknown command 'scontrol {words[0]}'; did you mean '{PROGRAM} {meant}'?"
     if name in MEANT:
         return f"unknown command '{name}'; did you mean '{PROGRAM} {MEANT[name]}'?"
     near = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)

@@ -36,8 +36,26 @@ OTHER_NAMES = {
     **dict.fromkeys(("--states", "--status"), "--state"),
     **dict.fromkeys(("--format", "--fields", "--output-format"), "--columns"),
     **dict.fromkeys(("--all-users", "--all"), "--everybody"),
+    **dict.fromkeys(("--starttime", "--start-time", "-S"), "--since"),
+    **dict.fromkeys(("--endtime", "--end-time", "-E"), "--until"),
+    "--test-only": "--dry-run",
+    "-o": "--columns",
 }
 """Options of other schedulers, and the option of tgpu to suggest instead."""
+ADVICE = {
+    "--me": "'tgpu list' and 'tgpu history' show your own jobs; -A shows all",
+    "--start": "'tgpu explain' shows when a job should start",
+    "--wrap": "write the command after '--', as in 'tgpu submit -G 1 -- python train.py'",
+    **dict.fromkeys(
+        ("--no-wait", "--detach", "--background"), "'tgpu submit' does not wait for the job"
+    ),
+    "--retry": "'tgpu retry JOB' and 'tgpu sweep retry SWEEP' run failed jobs again",
+    **{
+        f"--{state}": f"write --state {state}"
+        for state in ("pending", "running", "completed", "failed", "cancelled", "ended", "active")
+    },
+}
+"""Options that people try, and what to do instead."""
 
 # argparse would load translations of its messages, which are not shown.
 vars(argparse)["_"] = str
@@ -164,6 +182,9 @@ class Parser(ArgumentParser):
         if OTHER_NAMES.get(option) in self._option_string_actions:
             near = [OTHER_NAMES[option]]
         advice = f"did you mean '{near[0]}'?" if near else f"'{self.prog} --help' lists the options"
+        wanted = ADVICE.get(option, "")
+        if wanted and (not wanted.startswith("write --state") or "state" in known):
+            advice = wanted
         return f"unknown option '{option}'; {advice}"
 
     def _reworded(self, message: str) -> str:

@@ -24,7 +24,7 @@ from gpu_scheduler.client.credentials import headers_for, tls_context
 from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.http1 import Answer, request_bytes, target
 from gpu_scheduler.client.keepalive import notice_loss
-from gpu_scheduler.client.requests import API, job_path, joined, submission
+from gpu_scheduler.client.requests import API, job_path, joined, submission, submissions
 from gpu_scheduler.client.waiting import FIRST_PAUSE_S, MAX_PAUSE_S, POLL_INTERVAL_S
 from gpu_scheduler.client.websocket import Frames, accept_of, handshake_headers, new_key
 from gpu_scheduler.model.errors import ClusterError
@@ -115,7 +115,7 @@ class AsyncClient:
 
     async def submit_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[AsyncJobHandle]:
         """Submit several jobs atomically; each is a mapping of fields with its `command`."""
-        bodies = [submission(job.get("command"), job) for job in jobs]
+        bodies = submissions(jobs)
         if not bodies:
             return []
         answer = await self.call("POST", f"{API}/jobs/bulk", bodies)

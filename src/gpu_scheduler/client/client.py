@@ -13,7 +13,7 @@ from gpu_scheduler.client.address import candidates
 from gpu_scheduler.client.connection import Connection
 from gpu_scheduler.client.errors import JobFailed, NoServer, Unreadable
 from gpu_scheduler.client.http1 import target
-from gpu_scheduler.client.requests import API, job_path, joined, submission
+from gpu_scheduler.client.requests import API, job_path, joined, submission, submissions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,6 +91,9 @@ class Client:
     def __init__(self, server: str | None = None) -> None:
         self.connection = Connection(candidates(server))
 
+    def __repr__(self) -> str:
+        return f"Client({str(self.connection)!r})"
+
     def __enter__(self) -> Self:
         return self
 
@@ -110,7 +113,7 @@ class Client:
 
     def submit_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[JobHandle]:
         """Submit several jobs atomically; each is a mapping of fields with its `command`."""
-        bodies = [submission(job.get("command"), job) for job in jobs]
+        bodies = submissions(jobs)
         if not bodies:
             return []
         answer = self.call("POST", f"{API}/jobs/bulk", bodies)

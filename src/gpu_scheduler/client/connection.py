@@ -40,6 +40,9 @@ class Connection:
         self._token_headers: dict[str, str] | None = None
         self.address: Address | None = None
 
+    def __str__(self) -> str:
+        return str(self.address) if self.address else ",".join(map(str, self._candidates))
+
     def close(self) -> None:
         """Close the socket; the next request opens another one."""
         if self._socket is not None:

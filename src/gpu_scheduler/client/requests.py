@@ -34,6 +34,22 @@ _RENAMED = {
 }
 DURATIONS = ("time", "estimate")
 """Fields that may be text, such as 2h; a number is seconds."""
+_UNTYPED = ("params", "sweep", "snapshot")
+"""Fields of the REST API that the command line sends, and `JobFields` does not list."""
+_MEANT = {
+    **dict.fromkeys(("gpu", "num_gpus", "n_gpus", "ngpus"), "gpus"),
+    **dict.fromkeys(("env", "environ", "variables"), "environment"),
+    **dict.fromkeys(("cwd", "workdir", "work_dir", "directory", "chdir"), "working_directory"),
+    **dict.fromkeys(("dependency", "depends_on", "after", "afterok"), "dependencies"),
+    **dict.fromkeys(("timeout", "time_limit", "max_runtime", "walltime"), "time"),
+    **dict.fromkeys(("cpus", "cpu", "cpus_per_task"), "cpu_cores"),
+    **dict.fromkeys(("mem", "memory", "ram"), "memory_mb"),
+    **dict.fromkeys(("model", "gpu_type"), "gpu_model"),
+    **dict.fromkeys(("job_name", "title"), "name"),
+    **dict.fromkeys(("begin", "start"), "begin_at"),
+    **dict.fromkeys(("log", "stdout", "log_file"), "output"),
+}
+"""Keywords that people try, and the field to suggest instead."""
 
 
 def job_id(job: str | int) -> str:
@@ -50,13 +66,33 @@ def job_path(job: str | int, *more: str) -> str:
 def submission(command: Sequence[Word] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a submission: command, fields, and the caller's environment."""
     body: dict[str, Any] = {} if command is None else {"command": _words(command)}
-    for name, value in fields.items():
-        if name not in ("capture", "command") and value is not None:
-            body[_renamed(name)] = _duration(name, moment(name, value))
+    body |= rest_fields(fields)
     if fields.get("capture", True):
         for name, value in capture().items():
             body.setdefault(name, value)
     return body
+
+
+def rest_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of a submission as fields of the REST API."""
+    return {
+        _renamed(name): _duration(name, moment(name, _number(name, value)))
+        for name, value in fields.items()
+        if name not in ("capture", "command") and value is not None
+    }
+
+
+def submissions(jobs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the bodies of several jobs, each a mapping of fields with its `command`."""
+    bodies = []
+    for place, job in enumerate(jobs):
+        if not hasattr(job, "keys"):
+            raise InvalidRequest(
+                f"jobs[{place}] is {job!r}; write a dictionary such as "
+                "{'command': ['python', 'train.py'], 'gpus': 1}"
+            )
+        bodies.append(submission(job.get("command"), job))
+    return bodies
 
 
 def changes(fields: Mapping[str, object]) -> dict[str, object]:
@@ -71,13 +107,26 @@ def _renamed(name: str) -> str:
     """Return the name in the REST API; raises for an unknown keyword."""
     from gpu_scheduler.client.fields import JobFields  # noqa: PLC0415 - only for submissions
 
-    if name not in JobFields.__annotations__:
+    if name not in JobFields.__annotations__ and name not in _UNTYPED:
         from difflib import get_close_matches  # noqa: PLC0415 - only for an error
 
         near = get_close_matches(name, JobFields.__annotations__, n=1)
-        advice = f"did you mean '{near[0]}'?" if near else "JobFields in docs/reference/python.md"
+        meant = _MEANT.get(name, "".join(near))
+        advice = (
+            f"did you mean '{meant}'?" if meant else "docs/reference/python.md lists the fields"
+        )
         raise InvalidRequest(f"a job has no field '{name}'; {advice}")
     return _RENAMED.get(name, name)
+
+
+def _number(name: str, value: Any) -> Any:
+    """Return the value; raises, under the caller's name of the field, if it is no number."""
+    if name not in ("gpus", "time_limit_seconds"):
+        return value
+    if isinstance(value, str | bytes | bool) or not hasattr(value, "__float__") or value < 0:
+        example = "2 or 0.5" if name == "gpus" else "3600"
+        raise InvalidRequest(f"{name} is {value!r}; write a number such as {example}")
+    return value
 
 
 def _duration(name: str, value: Any) -> Any:

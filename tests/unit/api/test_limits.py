@@ -54,6 +54,13 @@ def test_limits_show_used_and_remaining(lab: ApiLab) -> None:
     assert hours["turns_at"] is not None
 
 
+def test_limits_of_a_user_are_those_of_the_tenant_of_that_user(lab: ApiLab) -> None:
+    assert lab.call("PATCH", "/tenants/vision", {"users": ["nobody"]}).status == 200
+    limits = lab.get("/limits?user=nobody").json["limits"]
+    assert {limit["tenant_id"] for limit in limits} == {"vision"}
+    assert {limit["user"] for limit in limits} == {"nobody", None}
+
+
 def test_request_over_limit_is_rejected_with_numbers(lab: ApiLab) -> None:
     wide = lab.post(
         "/jobs",

@@ -550,7 +550,7 @@ def test_invalid_job_name_is_rejected(tell: Tell, word: str) -> None:
 def test_command_for_one_job_rejects_several(server: FakeServer, tell: Tell) -> None:
     submitted(server, 2)
     assert "names 2 jobs; name one" in tell("logs", "1-2", code=2)
-    assert "not submitted that many" in tell("logs", "@~9", code=2)
+    assert "you have submitted only 2 jobs" in tell("logs", "@~9", code=2)
 
 
 # --- changes

@@ -69,6 +69,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         *(("stop", "cancel"), ("kill", "cancel"), ("ps", "list"), ("queue", "list")),
         *(("squeue", "list"), ("sbatch", "submit"), ("tail", "logs"), ("requeue", "retry")),
+        *(("sprio", "explain"), ("seff", "show"), ("sattach", "attach"), ("sstat", "top")),
     ],
 )
 def test_command_of_another_tool_is_recognised(
@@ -79,8 +80,49 @@ def test_command_of_another_tool_is_recognised(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("show", "job", "3"), "show"),
+        (("show", "nodes"), "nodes"),
+        (("show", "res"), "show"),
+        (("show", "reservation"), "reserve"),
+        (("requeue", "3"), "retry"),
+        (("hold", "3"), "hold"),
+    ],
+)
+def test_scontrol_is_recognised_by_its_command(
+    words: tuple[str, ...], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["scontrol", *words]) == 2
+    told = f"unknown command 'scontrol {words[0]}'; did you mean 'tgpu {meant}'?"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("list", "--me"), "'tgpu list' and 'tgpu history' show your own jobs"),
+        (("list", "--start"), "'tgpu explain' shows when a job should start"),
+        (("list", "--running"), "write --state running"),
+        (("history", "--failed"), "write --state failed"),
+        (("history", "--starttime", "now-7days"), "did you mean '--since'?"),
+        (("history", "-S", "2026-11-01"), "did you mean '--since'?"),
+        (("list", "-o", "%i"), "did you mean '--columns'?"),
+        (("gpus", "--running"), "'tgpu gpus --help' lists the options"),
+    ],
+)
+def test_option_of_another_scheduler_is_recognised(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert told in capsys.readouterr().err
+
+
 def test_suggested_commands_exist_and_hide_none() -> None:
-    assert {*cli.MEANT.values()} - {"--version"} <= {*cli.COMMANDS}
+    meant = {*cli.MEANT.values(), *cli.SCONTROL.values()}
+    assert meant - {"--version"} <= {*cli.COMMANDS}
     assert not {*cli.MEANT} & {*cli.COMMANDS, *cli.ALIASES}
 
 

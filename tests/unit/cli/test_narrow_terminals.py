@@ -126,3 +126,12 @@ def test_table_of_figures_keeps_most_important_ones(
     lines = on_a_terminal(40, "usage")
     assert lines[0].split()[:3] == ["TENANT", "USER", "GPU"]
     assert all(width_of(line) <= 40 for line in lines)
+
+
+def test_column_without_values_is_left_out_before_text_is_cut() -> None:
+    headings = ("JOBID", "ENERGY", "REASON")
+    rows = [("1", "-", "could not be started: no such file"), ("2", "-", "-")]
+    for width, shown in ((0, headings), (80, headings), (45, ("JOBID", "REASON"))):
+        lines = aligned(headings, rows, width=width, spare=("ENERGY",))
+        assert lines[0].split() == list(shown)
+        assert lines[1].endswith("no such file")

@@ -118,13 +118,19 @@ def test_all_rejected_lines_are_listed_together(
 def test_lines_about_the_queue_are_noted(
     server: FakeServer, script: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = script("#SBATCH -p gpu -A lab --qos=high", "#SBATCH --mail-type=END", "#SBATCH -G 1")
+    path = script(
+        "#SBATCH -p gpu -A lab --qos=high",
+        "#SBATCH --mail-type=END",
+        "#SBATCH -G 1",
+        "#SBATCH --mail-user=a@b.org",
+    )
     assert body(server, path)["gpu_count"] == 1
     told = capsys.readouterr().err
     assert "note: job.sbatch, line 2: --partition=gpu is not used: there are no partitions" in told
     assert "--account=lab is not used" in told
     assert "--qos=high is not used" in told
-    assert "line 3: --mail-type=END is not used: write --notify end,fail" in told
+    assert "line 3: --mail-type=END is not used: --notify end,fail sends you a message" in told
+    assert "--mail-user" not in told
 
 
 def test_command_line_and_own_lines_override(server: FakeServer, script: Write) -> None:

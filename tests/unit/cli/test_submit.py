@@ -409,8 +409,8 @@ def test_missing_local_directories_are_warned_about(
 ) -> None:
     assert main(["submit", "--chdir", "/nope", "--output", "/neither/x.log", "--", "true"]) == 0
     told = capsys.readouterr().err
-    assert "directory '/nope' not found on this machine" in told
-    assert "directory '/neither' of the output not found on this machine" in told
+    assert "directory '/nope' does not exist on this machine" in told
+    assert "the output directory '/neither' does not exist on this machine" in told
     assert len(server.bodies) == 1
 
 
@@ -505,6 +505,16 @@ def test_dry_run_without_server_says_that_nothing_was_checked(
     assert "tgpu: not checked by a server" in capsys.readouterr().err
 
 
+def test_missing_script_is_rejected_unless_forced_or_written_by_an_earlier_job(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "./missing.sh"]) == 2
+    assert "there is no file './missing.sh' in " in capsys.readouterr().err
+    for words in (["--force"], ["-d", "afterok:1"], ["--chdir", "/of/the/nodes"]):
+        assert main(["submit", *words, "./missing.sh"]) == 0
+        assert "warning: " in capsys.readouterr().err
+
+
 def test_answer_is_printed_as_text_id_or_json(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -526,8 +536,8 @@ def test_missing_program_is_warned_about(
 ) -> None:
     assert main(["submit", "pyhton", "x"]) == 0
     assert "program 'pyhton' not found on this machine" in capsys.readouterr().err
-    assert main(["submit", "./missing.sh"]) == 0
-    assert "program './missing.sh' not found" in capsys.readouterr().err
+    assert main(["submit", "bin/missing"]) == 0
+    assert "program 'bin/missing' not found" in capsys.readouterr().err
     assert main(["submit", "--image", "i", "pyhton"]) == 0
     assert main(["submit", "--export", "NONE", "pyhton"]) == 0
     assert main(["submit", "true"]) == 0
@@ -625,6 +635,11 @@ def test_row_with_too_few_values_is_explained(refused: Callable[..., str], tmp_p
         (["-5m", "x"], "unknown option '-5m'; 'tgpu submit --help' lists the options"),
         (["--gres=gpu:2", "x"], "unknown option '--gres'; did you mean '--gpus'?"),
         (["--after", "3", "x"], "unknown option '--after'; did you mean '--dependency'?"),
+        (["--wrap=x"], "unknown option '--wrap'; write the command after '--', as in"),
+        (["--test-only", "x"], "unknown option '--test-only'; did you mean '--dry-run'?"),
+        (["--time", "2", "hours", "--", "x"], "quote a value with spaces, as in --time '2 hours'"),
+        (["missing.sh"], "there is no file 'missing.sh' in "),
+        (["python.py", "--lr", "1"], "there is no file 'python.py' in "),
         (["--mem", "-1G", "x"], "--memory is '-1G'; write a size"),
         (["-t", "-5m", "x"], "--time is '-5m'; write a time"),
         (["echo", "\udcff"], "command[1]: '\\udcff' contains bytes that are not UTF-8"),

@@ -374,6 +374,24 @@ def test_large_window_adds_curves_and_output_of_the_selected_job() -> None:
         assert "Output of" not in "\n".join(drawn(overview, state, columns, rows))
 
 
+def test_one_view_for_a_pipe_has_no_room_for_the_output_of_a_job() -> None:
+    lines = drawn(an_overview(a_job(1)), State(), columns=120, rows=60)
+    assert not any(line.startswith("Output of") for line in lines)
+
+
+def test_expected_start_is_cut_in_no_window() -> None:
+    times = {
+        "expected_start": "2026-11-16T13:50:00.000Z",
+        "expected_start_earliest": "2026-11-16T13:10:00.000Z",
+        "expected_start_latest": "2026-11-16T14:40:00.000Z",
+    }
+    for columns, has_range in ((100, False), (120, False), (160, True)):
+        lines = drawn(an_overview(a_job(1, **times)), columns=columns)
+        (line,) = [line for line in lines if "train-1" in line]
+        assert re.search(r"start \d\d:\d\d(, by \d\d:\d\d)? ", line)
+        assert (", by " in line) == has_range
+
+
 def test_host_readings_are_shares_of_the_time_between_two(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 8388608 kB\nMemAvailable: 2097152 kB\n")
     (tmp_path / "stat").write_text("cpu 100 0 100 800 0 0 0 0 0 0\ncpu0 1 1\ncpu1 1 1\n")

@@ -193,6 +193,15 @@ def test_unknown_keyword_is_answered_with_the_nearest_one(
 ) -> None:
     with pytest.raises(InvalidRequest, match="a job has no field 'gpu'; did you mean 'gpus'"):
         client.submit(["x"], gpu=2)  # type: ignore[call-arg]
+    for tried, field in (("env", "environment"), ("cwd", "working_directory")):
+        with pytest.raises(InvalidRequest, match=f"no field '{tried}'; did you mean '{field}'"):
+            requests.submission(["true"], {tried: "x"})
+    with pytest.raises(InvalidRequest, match=r"gpus is 'two'; write a number such as 2 or 0\.5"):
+        requests.submission(["true"], {"gpus": "two"})
+    with pytest.raises(InvalidRequest, match="gpus is -1; write a number"):
+        requests.submission(["true"], {"gpus": -1})
+    with pytest.raises(InvalidRequest, match=r"jobs\[1\] is \['true'\]; write a dictionary"):
+        client.submit_many([{"command": ["true"]}, ["true"]])  # type: ignore[list-item]
     with pytest.raises(InvalidRequest, match="no field 'prority'; did you mean 'priority'"):
         client.submit_many([{"command": ["x"], "prority": 2}])
     assert server.bodies == []

@@ -44,7 +44,7 @@ def test_another_key_cannot_replace_joined_node(uses: int) -> None:
 def test_exhausted_token_is_rejected_for_other_node_with_same_key() -> None:
     core = a_core_with_a_token(1)
     join(core, "mine")
-    with pytest.raises(Forbidden, match="so many have joined"):
+    with pytest.raises(Forbidden, match="is used up"):
         join(core, "mine", node="n8")
 
 
@@ -52,7 +52,7 @@ def test_revoked_node_cannot_rejoin_by_repeating_request() -> None:
     core = a_core_with_a_token(1)
     join(core, "mine")
     core.apply(RevokeNode("n7"), 2)
-    with pytest.raises(Forbidden, match="so many have joined"):
+    with pytest.raises(Forbidden, match="is used up"):
         join(core, "mine", now_ms=3)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, StoreDamaged, StoreUnavailable
 from gpu_scheduler.model.identity import Authority
 from gpu_scheduler.model.job import JobState
@@ -158,6 +159,15 @@ def test_key_is_found_in_setting_and_credential(
     open_store(settings, paths).close()
     assert named.exists()
     assert not (tmp_path / "secrets.key").exists()
+
+
+def test_key_of_a_missing_database_is_not_rotated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nothing"
+    assert main(["db", "rotate-key", "--state-dir", str(missing)]) != 0
+    assert "scheduler.db does not exist yet; start the server once" in capsys.readouterr().err
+    assert not missing.exists()
 
 
 def test_key_of_sqlite_is_rotated(tmp_path: Path, paths: Paths) -> None:

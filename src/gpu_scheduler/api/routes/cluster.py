@@ -445,8 +445,7 @@ async def resume_gpu(context: Context, request: Request) -> Response:
 
 
 async def _set_paused(context: Context, request: Request, *, paused: bool) -> Response:
-    done = "paused" if paused else "resumed"
-    expect_admin(request.caller, f"have a GPU {done}")
+    expect_admin(request.caller, "pause a GPU" if paused else "resume a GPU")
     query = context.parse_query(request, *(("reason",) if paused else ()))
     reason = query.text("reason") if paused else ""
     if len(reason) > LONGEST_REASON or not reason.isprintable():
@@ -458,7 +457,7 @@ async def _set_paused(context: Context, request: Request, *, paused: bool) -> Re
     index = int(text)
     message = PauseDevice(node_id, index, reason) if paused else ResumeDevice(node_id, index)
     await context.service.apply(message, request.caller)
-    result = f"GPU {index} of {node_id} is {done}"
+    result = f"GPU {index} of {node_id} is {'paused' if paused else 'resumed'}"
     resources = context.state.cluster.index.by_id.get(node_id)
     if paused:
         result += "; its running jobs continue"

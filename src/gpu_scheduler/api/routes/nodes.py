@@ -238,7 +238,7 @@ async def get_node(context: Context, request: Request) -> Response:
 )
 async def cordon_node(context: Context, request: Request) -> Response:
     """Cordon a node: no new jobs; running ones continue (for admins)."""
-    expect_admin(request.caller, "have a node cordoned")
+    expect_admin(request.caller, "cordon a node")
     body = await _read(context, request, CordonRequest)
     reason = _plain(body.reason)
     await context.service.apply(
@@ -257,7 +257,7 @@ async def cordon_node(context: Context, request: Request) -> Response:
 )
 async def drain_node(context: Context, request: Request) -> Response:
     """Drain a node: let its jobs end, or requeue them at a deadline (for admins)."""
-    expect_admin(request.caller, "have a node drained")
+    expect_admin(request.caller, "drain a node")
     body = await _read(context, request, DrainRequest)
     seconds = body.deadline_seconds
     if body.requeue:
@@ -275,7 +275,7 @@ async def drain_node(context: Context, request: Request) -> Response:
 @router.operation("POST", "/nodes/{node}/uncordon", response=NodeDetail, errors=(403, 404, 503))
 async def uncordon_node(context: Context, request: Request) -> Response:
     """Uncordon a node that was cordoned or drained (for admins)."""
-    expect_admin(request.caller, "have a node uncordoned")
+    expect_admin(request.caller, "uncordon a node")
     context.parse_query(request)
     await context.service.apply(Uncordon(request.params["node"]), request.caller)
     return _detail(context, request)
@@ -286,7 +286,7 @@ async def uncordon_node(context: Context, request: Request) -> Response:
 )
 async def confirm_dead(context: Context, request: Request) -> Response:
     """Confirm that a silent node is dead: its jobs may run elsewhere (for admins)."""
-    expect_admin(request.caller, "have a node taken for dead")
+    expect_admin(request.caller, "declare a node dead")
     context.parse_query(request)
     message = ConfirmDead(request.params["node"], request.caller.user)
     await context.service.apply(message, request.caller)
@@ -313,7 +313,7 @@ async def patch_node(context: Context, request: Request) -> Response:
 @router.operation("DELETE", "/nodes/{node}", response=NodeRemoved, errors=(403, 404, 409, 503))
 async def remove_node(context: Context, request: Request) -> Response:
     """Remove a node that is empty and whose agent has left (for admins)."""
-    expect_admin(request.caller, "have a node removed")
+    expect_admin(request.caller, "remove a node")
     context.parse_query(request)
     node_id = request.params["node"]
     await context.service.apply(RemoveNode(node_id), request.caller)

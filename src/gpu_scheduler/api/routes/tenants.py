@@ -320,7 +320,9 @@ async def list_limits(context: Context, request: Request) -> Response:
     query = context.parse_query(request, "tenant_id", "user")
     caller = request.caller
     user = query.text("user") or caller.user
-    tenant = context.resolve_tenant(query.text("tenant_id") or caller.tenant)
+    tenant = context.resolve_tenant(
+        query.text("tenant_id") or await _tenant_of_user(context, caller, user)
+    )
     if not caller.is_admin and tenant not in caller.tenants:
         raise context.unknown_tenant(query.text("tenant_id"))
     if user != caller.user and tenant not in caller.administers:
@@ -333,6 +335,17 @@ async def list_limits(context: Context, request: Request) -> Response:
         *_limits(state, (tenant, None), Quota() if own is None else own.quota, now_ms),
     ]
     return json_response(LimitList(limits))
+
+
+async def _tenant_of_user(context: Context, caller: Caller, user: str) -> str:
+    """The tenant in which the jobs of a user run; the caller's own for an unknown user."""
+    if user == caller.user or not caller.is_admin:
+        return caller.tenant
+    directory = context.directory
+    account = await directory.accounts.wait_for(lambda: directory.accounts.named(user))
+    if account is None:
+        return caller.tenant
+    return (await directory.accounts.wait_for(lambda: directory.caller(account.uid))).tenant
 
 
 def _limits(

@@ -217,7 +217,7 @@ def run_quota(args: Namespace) -> int:
         if rows
         else "no GpuQueues"
         if args.kube
-        else "no quota tree; the setting quota_tree declares one",
+        else "no quota tree (setting quota_tree); 'tgpu tenants' shows the quotas of tenants",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpu_scheduler.cli.connection import add_tabs, print_answer, warn
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import print_pairs, print_table
-from gpu_scheduler.model.errors import InvalidRequest, StoreDamaged
+from gpu_scheduler.model.errors import InvalidRequest, StoreDamaged, UnknownThing
 
 if TYPE_CHECKING:
     from gpu_scheduler.server.storage import Checked
@@ -90,11 +90,16 @@ def run(args: Namespace) -> int:
 
 
 def _rotate_key(args: Namespace, settings: Settings, where: Paths) -> int:
-    from gpu_scheduler.server.state_directory import Lock
-    from gpu_scheduler.server.storage import rotate_key
+    from gpu_scheduler.server.state_directory import Lock, prepare
+    from gpu_scheduler.server.storage import rotate_key, sqlite_file
 
     if args.source:
         raise InvalidRequest("'rotate-key' works on the configured database; leave out --from")
+    if not settings.database.is_postgresql and not sqlite_file(settings, where).exists():
+        raise UnknownThing(
+            f"the database {sqlite_file(settings, where)} does not exist yet; start the server once"
+        )
+    prepare(where)
     lock = Lock(where)
     try:
         file, rows = rotate_key(settings, where)

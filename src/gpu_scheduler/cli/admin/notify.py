@@ -40,8 +40,14 @@ def run(args: Namespace) -> int:
     if args.target:
         raise InvalidRequest(f"unexpected argument '{args.target}' after 'list'")
     answer = call(args, "GET", f"{API}/notifications")
-    rows, right = map(_row, answer["targets"]), ("WAITING", "SENT", "GIVEN UP")
-    return print_answer(args, answer, lambda: print_table(HEADINGS, rows, right=right))
+    rows, right = list(map(_row, answer["targets"])), ("WAITING", "SENT", "GIVEN UP")
+    return print_answer(
+        args,
+        answer,
+        (lambda: print_table(HEADINGS, rows, right=right))
+        if rows
+        else "no notification targets; an admin sets them up in notifications.targets",
+    )
 
 
 def _row(target: dict[str, Any]) -> list[str]:

@@ -62,7 +62,9 @@ def run_token(args: Namespace) -> int:
     return print_answer(
         args,
         {"tokens": tokens},
-        lambda: print_table(HEADINGS, rows, narrow=("NAME",), spare=spare),
+        (lambda: print_table(HEADINGS, rows, narrow=("NAME",), spare=spare))
+        if rows
+        else "no tokens; 'tgpu token create --name laptop' creates one",
     )
 
 

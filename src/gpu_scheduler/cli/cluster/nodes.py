@@ -140,7 +140,9 @@ def _list(args: Namespace) -> int:
     return print_answer(
         args,
         {"nodes": list(nodes)},
-        lambda: print_table(headings, rows, right=right, narrow=NARROW, spare=SPARE),
+        (lambda: print_table(headings, rows, right=right, narrow=NARROW, spare=SPARE))
+        if rows
+        else "no nodes have joined; 'tgpu node token create' makes a token for 'tgpu agent'",
     )
 
 
@@ -373,7 +375,13 @@ def run_node(args: Namespace) -> int:
                 ]
                 for token in answer["tokens"]
             ]
-            return print_answer(args, answer, lambda: print_table(TOKEN_HEADINGS, rows))
+            return print_answer(
+                args,
+                answer,
+                (lambda: print_table(TOKEN_HEADINGS, rows))
+                if rows
+                else "no join tokens; 'tgpu node token create' creates one",
+            )
         case ("token", "revoke", token_id):
             revoked = call(args, "DELETE", f"{PATH}/tokens/{quoted(token_id)}")
             return print_answer(args, revoked, f"join token {token_id} revoked")
@@ -390,7 +398,11 @@ def run_node(args: Namespace) -> int:
                 ]
                 for key in answer["keys"]
             ]
-            return print_answer(args, answer, lambda: print_table(KEY_HEADINGS, rows))
+            return print_answer(
+                args,
+                answer,
+                (lambda: print_table(KEY_HEADINGS, rows)) if rows else "no node has joined yet",
+            )
         case ("authority",):
             print(str(call(args, "GET", f"{PATH}/keys")["authority"]), end="")
             return 0

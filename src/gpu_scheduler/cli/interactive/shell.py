@@ -285,7 +285,13 @@ def run_screens(args: Namespace) -> int:
         for job in jobs
     ]
     headings = ("JOBID", "NAME", "USER", "IN", "TIME", "ATTACH WITH")
-    return print_answer(args, {"jobs": jobs}, lambda: print_table(headings, rows, right=("TIME",)))
+    return print_answer(
+        args,
+        {"jobs": jobs},
+        (lambda: print_table(headings, rows, right=("TIME",)))
+        if rows
+        else "no running job has a terminal or session",
+    )
 
 
 START_DELAY_S = 3.0

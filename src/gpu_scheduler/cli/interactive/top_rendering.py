@@ -118,7 +118,7 @@ def frame(
     head.append(_job_title(overview, state, formatter))
     columns = _columns(formatter.columns)
     head.append(formatter.line(_job_heading(columns, formatter), style="bold"))
-    state.preview_rows = max(0, rows - len(head)) // 3 if is_large and state.jobs else 0
+    state.preview_rows = max(0, rows - len(head)) // 3 if is_large and state.selected else 0
     state.page = max(1, rows - len(head) - 1 - state.preview_rows)
     now = seconds_at(overview.get("now")) or time.time()
     body = [_job_line(job, state, columns, formatter, now) for job in overview["jobs"]]
@@ -446,7 +446,10 @@ def _job_line(
     used = 1
     for name, size in columns:
         size = size or max(1, formatter.columns - used)  # noqa: PLW2901 - the last takes the rest
-        text = formatter.cell(values[name], size, right=name in _RIGHT)
+        value = values[name]
+        if name == "EXPECTED" and size >= EXPECTED_RANGE:
+            value += values["BY"]
+        text = formatter.cell(value, size, right=name in _RIGHT)
         colour = STATE_COLOURS.get(values["ST"], "") if name == "ST" and not chosen else ""
         pieces.append((text, colour))
         pieces.append((" ", ""))
@@ -481,8 +484,8 @@ def _values(job: dict[str, Any], now: float) -> dict[str, str]:
         "GPUS": gpus,
         "TIME": clock_text(max(0.0, now - started)) if running and started else "-",
         "LIMIT": clock_text(minutes * 60) if minutes else "-",
-        "EXPECTED": _expected(job, running=running, now=now)
-        + ("" if running else _latest_start(job, now)),
+        "EXPECTED": _expected(job, running=running, now=now),
+        "BY": "" if running else _latest_start(job, now),
         "WHERE, OR WHY NOT": visible(where),
     }
 

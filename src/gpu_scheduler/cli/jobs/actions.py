@@ -55,7 +55,9 @@ def register_cancel(parser: ArgumentParser) -> None:
     whose = "all active jobs of this user, or 'all'; others' jobs for admins only"
     add.value("-u --user", None, "NAME", whose)
     add.value("-J --name", None, "PATTERN", "your active jobs with this name; 'train*' also works")
-    add.value("-s --state --status", None, "STATE", "your jobs in this state: pending, running, PD")
+    add.value(
+        "-s -t --state --status", None, "STATE", "your jobs in this state: pending, running, PD"
+    )
     add.flag("--dry-run", "show which jobs would be cancelled")
     add.flag("-y --yes", "do not ask before cancelling jobs that --user, --name or --state choose")
     add.flag("-q --quiet", "print nothing on success")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from gpu_scheduler.cli.connection import mine
-from gpu_scheduler.cli.text.tables import in_local_time, print_table
+from gpu_scheduler.cli.text.tables import counted, in_local_time, print_table
 from gpu_scheduler.client.requests import ACTIVE
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 
@@ -462,5 +462,8 @@ def _read(client: Client, part: str) -> Iterator[Reference]:
 def _recent(client: Client, back: int) -> str:
     page = client.page(user=mine(), sort="-number", limit=1, offset=back)
     if not page["jobs"]:
-        raise UnknownThing("you have not submitted that many jobs")
+        total = int(page.get("total") or 0)
+        raise UnknownThing(
+            f"you have submitted only {counted(total, 'job')}" if total else "you have no jobs yet"
+        )
     return str(page["jobs"][0]["id"])

@@ -89,7 +89,7 @@ def _warn_of_unknown_user(client: Client, args: Namespace, jobs: list[dict[str, 
 def register_list(parser: ArgumentParser) -> None:
     """Add the options of `tgpu list`."""
     add = _add_filters(parser)
-    add.value("-s --state --status", None, "STATE", "pending, R, failed, all")
+    add.value("-s -t --state --status", None, "STATE", "pending, R, failed, all")
     add.value("--columns", None, "LIST", COLUMNS_HELP)
     add.value("--sort", None, "KEY", "such as -priority, name, user or state")
     most = f"show at most N, the newest of ended jobs; default {PAGE}, 0 shows all"
@@ -185,7 +185,7 @@ def states_of(text: str | None) -> tuple[str, ...] | None:
 def register_history(parser: ArgumentParser) -> None:
     """Add the options of `tgpu history`."""
     add = _add_filters(parser)
-    add.value("-s --state", None, "STATE", "completed, failed, cancelled", default="ended")
+    add.value("-s -t --state", None, "STATE", "completed, failed, cancelled", default="ended")
     add.value("--since", None, "TIME", "ended since then: 2h, 7d (ago) or 2026-11-16")
     add.value("--until", None, "TIME", "ended before then")
     add.value("--columns", None, "LIST", COLUMNS_HELP)

@@ -31,11 +31,10 @@ from gpu_scheduler.cli.simulate.workload import (
     trace_reading,
 )
 from gpu_scheduler.cli.text.tables import print_table
-from gpu_scheduler.cli.text.values import duration_text
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.simulator.experiment import run_policy, tenant_weights_milli, total_tasks
-from gpu_scheduler.simulator.metric_defs import gpus_text
+from gpu_scheduler.simulator.metric_defs import duration_text, gpus_text
 from gpu_scheduler.simulator.metrics import Distribution, Measures, measure
 from gpu_scheduler.simulator.report.capacity import write_capacity_report
 from gpu_scheduler.simulator.tables import to_json

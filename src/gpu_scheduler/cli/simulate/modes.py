@@ -73,8 +73,9 @@ DEFAULT_POLICIES = ("fifo", "fair", "feedback")
 DEMO_REPORT = Path("build/demo-report.html")
 SCHEMA_VERSION = 1
 _KNOWLEDGE = {
-    PredictorChoice.ORACLE: "Knowing the true run times (oracle), as the literature assumes",
-    PredictorChoice.STATED: "Believing the stated limits and estimates",
+    PredictorChoice.ORACLE: "These policies know the true run times (oracle), as the literature "
+    "assumes",
+    PredictorChoice.STATED: "These policies take the stated limits and estimates as run times",
 }
 """Notes below the table about what the policies knew of run times."""
 

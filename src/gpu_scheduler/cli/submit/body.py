@@ -216,7 +216,7 @@ def default_name(words: list[str]) -> str:
             return word.rpartition("/")[2]
         if re.fullmatch(code_follows, word):
             line = words[place + 1].split() if is_shell and words[place + 1 :] else []
-            return default_name(line) if line else first
+            return default_name(line) if line and re.search(r"\w", line[0]) else first
     return first
 
 
@@ -236,6 +236,26 @@ def missing_program(command: list[str], body: dict[str, Any]) -> str:
         for part in search.split(":")
     )
     return "" if found else program
+
+
+def missing_script(body: dict[str, Any], missing: str) -> str:
+    """Why a command whose program was not found is a typing error; else an empty text.
+
+    Other programs may exist on the nodes alone, and a job before this one may write a script.
+    """
+    command = body.get("command", [])
+    if missing and "--" in command[1:]:
+        return (
+            f"there is no program '{missing}', and '--' comes after it; quote a value with spaces, "
+            f"as in --time '2 hours', and write the command after '--'"
+        )
+    place = body.get("working_directory", "")
+    is_script = re.search(r"\.(?:sh|bash|py|sbatch|slurm|job|pl|R|jl)$", missing)
+    if body.get("dependencies"):
+        return ""
+    if is_script and not missing.startswith("/") and os.path.isdir(place):  # noqa: PTH112
+        return f"there is no file '{missing}' in {place}; check the name"
+    return ""
 
 
 def not_a_program(body: dict[str, Any], missing: str) -> str:

@@ -69,8 +69,8 @@ _NOTES = {
     "--partition": _NO_PARTITIONS,
     "--account": "usage is charged to your tenant; choose another with --tenant",
     "--qos": "choose a priority with --priority low, normal, high or urgent",
-    "--mail-type": "write --notify end,fail to be told",
-    "--mail-user": "write --notify end,fail to be told",
+    "--mail-type": "--notify end,fail sends you a message",
+    "--mail-user": "--notify end,fail sends you a message",
     "--nice": "choose a priority with --priority",
     "--priority": "choose a priority with --priority",
     "--error": "standard error goes to the same file or log as the output",
@@ -175,7 +175,9 @@ def _translate_one(
         elif result:
             found.options.append((number, result))
     elif name in _NOTES:
-        if name != "--error" or value != given.get("--output", (0, ""))[1]:
+        is_repeated = name == "--mail-user" and "--mail-type" in given
+        is_same_file = name == "--error" and value == given.get("--output", (0, ""))[1]
+        if not (is_repeated or is_same_file):
             found.notes.append((number, f"{shown} is not used: {_NOTES[name]}"))
     elif name not in _WITHOUT_EFFECT:
         advice = _PROBLEMS.get(name, "it has no counterpart here; remove it")

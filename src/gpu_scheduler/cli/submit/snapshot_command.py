@@ -122,5 +122,7 @@ def _show(args: Namespace, snapshots: list[Kept]) -> int:
     return print_answer(
         args,
         {"snapshots": documents},
-        lambda: print_table(headings, rows, right=("SIZE", "WRITTEN")),
+        (lambda: print_table(headings, rows, right=("SIZE", "WRITTEN")))
+        if rows
+        else "no snapshots; 'tgpu submit --snapshot' makes one",
     )

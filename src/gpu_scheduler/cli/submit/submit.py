@@ -19,6 +19,7 @@ from gpu_scheduler.cli.submit.body import (
     default_name,
     is_recent,
     missing_program,
+    missing_script,
     named_dependencies,
     not_a_program,
 )
@@ -78,6 +79,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     is_file = is_alone and os.path.isfile(first)  # noqa: PTH113
     # No program is called x.yaml, so a missing file is a typing error.
     is_missing = is_alone and not args.image and not os.path.exists(first)  # noqa: PTH110
+    is_typed = False
     if (is_file or is_missing) and first.endswith(FILES):
         bodies = _from_file(first, args)
     elif is_file and first.endswith(".txt"):
@@ -89,6 +91,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
         bodies = [job | given for job in jobs]
     else:
         bodies = [_from_words(args)]
+        is_typed = True
     if args.llm:
         from gpu_scheduler.cli.submit.llm import add_model
 
@@ -100,7 +103,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     for body in bodies:
         check_gpus(body, args)
         add_environment(body, args)
-        _check(body, is_forced=bool(getattr(args, "force", False)))
+        _check(body, is_typed=is_typed, is_forced=bool(getattr(args, "force", False)))
     if args.snapshot and not args.dry_run:
         from gpu_scheduler.cli.submit.snapshot_command import add_snapshot
 
@@ -235,8 +238,11 @@ def _from_file(path: str, args: Namespace) -> list[dict[str, Any]]:
     return bodies
 
 
-def _check(body: dict[str, Any], *, is_forced: bool) -> None:
-    """Reject or warn of what would fail when the job runs."""
+def _check(body: dict[str, Any], *, is_typed: bool, is_forced: bool) -> None:
+    """Reject or warn of what would fail when the job runs.
+
+    `is_typed` is a command from the command line, not from a file of jobs.
+    """
     _warn_of_deadline(body)
     program = missing_program(body.get("command", []), body)
     place = body.get("working_directory", "")
@@ -245,17 +251,21 @@ def _check(body: dict[str, Any], *, is_forced: bool) -> None:
             f"'{program}' is a directory, not a program; name a program in it, such as "
             f"{program.rstrip('/')}/run.sh, or give the directory with --chdir"
         )
-    if problem := not_a_program(body, program):
+    typing_error = missing_script(body, program) if is_typed else ""
+    if problem := not_a_program(body, program) or typing_error:
         if not is_forced:
             raise InvalidRequest(f"{problem}, or add --force to submit it as it is")
         warn(f"warning: {problem}")
     elif program:
         warn(f"warning: program '{program}' not found on this machine; the job will need it")
     if not body.get("image") and not os.path.isdir(place):  # noqa: PTH112
-        warn(f"warning: directory '{place}' not found on this machine; the job will need it")
+        warn(f"warning: directory '{place}' does not exist on this machine; the job will need it")
     output = os.path.dirname(os.path.join(place, body.get("output", "")))  # noqa: PTH118, PTH120
     if body.get("output") and "{" not in output and "%" not in output and not os.path.isdir(output):  # noqa: PTH112
-        warn(f"warning: directory '{output}' of the output not found on this machine")
+        warn(
+            f"warning: the output directory '{output}' does not exist on this machine; the job "
+            "will need it"
+        )
 
 
 def _warn_of_deadline(body: dict[str, Any]) -> None:

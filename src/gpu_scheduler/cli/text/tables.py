@@ -167,14 +167,21 @@ def aligned(
 ) -> list[str]:
     """The lines of a table for a terminal of that width; 0 is any width.
 
-    The last column is cut, then those in `narrow`; then columns are left out in the order of
-    `spare`. A table with neither may be wider than the terminal.
+    Columns in `spare` with nothing but `-` are left out first. Then the last column is cut, then
+    those in `narrow`; then columns are left out in the order of `spare`. A table with neither may
+    be wider than the terminal.
     """
     rows = [[visible(cell) for cell in row] for row in rows]
-    widths = [
-        max([len(heading), *(width_of(row[place]) for row in rows)])
-        for place, heading in enumerate(headings)
-    ]
+    widths = _widest(headings, rows)
+    if width and _total(widths, range(len(widths))) > width:
+        told = [
+            place
+            for place, heading in enumerate(headings)
+            if heading not in spare or any(row[place] != "-" for row in rows)
+        ]
+        headings = [headings[place] for place in told]
+        rows = [[row[place] for place in told] for row in rows]
+        widths = [widths[place] for place in told]
     sizes = _column_widths(headings, widths, width or sum(widths) * 2, narrow, spare)
     titles = [_padded(cut(headings[p], size), size, headings[p] in right) for p, size in sizes]
     lines = [painted(_GAP.join(titles).rstrip(), "bold")]
@@ -194,6 +201,14 @@ def aligned(
         ]
         lines.append(_GAP.join(cells).rstrip())
     return lines
+
+
+def _widest(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """The width of each column in which nothing is cut."""
+    return [
+        max([len(heading), *(width_of(row[place]) for row in rows)])
+        for place, heading in enumerate(headings)
+    ]
 
 
 def _column_widths(

@@ -78,8 +78,8 @@ def check_token(keys: NodeKeys, token_id: str, node_id: str, now_ms: int) -> Joi
 
 def _used_up(token: JoinToken) -> Forbidden:
     return Forbidden(
-        f"join token {token.id} was for {token.uses} node{'s' * (token.uses != 1)}, and so many "
-        "have joined with it; ask for another one"
+        f"join token {token.id} is used up: {token.uses} node{'s' * (token.uses != 1)} may use "
+        f"it, and {token.used} joined with it; make another with 'tgpu node token create'"
     )
 
 

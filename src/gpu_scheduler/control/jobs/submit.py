@@ -142,6 +142,11 @@ def _never(job: Job, refused: Reason) -> str:
             f"{refused.get('owner')} {refused.get('found')}; at most {most} fit: ask for fewer, or "
             "have a limit of the quota tree raised"
         )
+    if refused.code is ReasonCode.QUOTA and refused.get("resource") == HOURS:
+        return (
+            f"{refused}; the job counts with its GPUs for its whole time limit: give a shorter "
+            "--time, or ask for fewer GPUs"
+        )
     if refused.code not in {ReasonCode.USER_LIMIT, ReasonCode.BUDGET}:
         return str(refused)
     if refused.get("resource") == HOURS:

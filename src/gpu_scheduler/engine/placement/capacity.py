@@ -137,8 +137,8 @@ def _unlabelled(index: NodeIndex, shape: RequestShape) -> str:
             if offer:
                 return f"no node has {offer}; "
             others = sorted(has for label, has in known if label == name)[:MOST_NAMED]
-            there_is = f"; there is {', '.join(others)}" if others else ""
-            return f"no node has label {name}={value}{there_is}; "
+            known_values = f", but {name}={' or '.join(others)}" if others else ""
+            return f"no node has label {name}={value}{known_values}; "
     return ""
 
 

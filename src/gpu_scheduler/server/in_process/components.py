@@ -184,7 +184,7 @@ class LocalEngine:
         """The committed row of a job."""
         row = self.store.job(job_id)
         if row is None:
-            raise UnknownThing(f"job '{job_id}' is not known")
+            raise UnknownThing(f"job {job_id.removeprefix('job-')} is not known")
         return row
 
     def form(self, row: JobRow) -> dict[str, Any]:

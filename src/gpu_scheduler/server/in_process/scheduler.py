@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from gpu_scheduler import __version__
+from gpu_scheduler.client import requests
 from gpu_scheduler.client.captured_environment import capture
 from gpu_scheduler.client.jobs_file import PRIORITIES, models_in, script_job
 from gpu_scheduler.client.llm_sizing import gpu_kinds
@@ -307,8 +308,8 @@ class LocalScheduler:
         """Submit a script; returns the id of the job.
 
         A priority is 0 (high), 1 (normal), 2 (low), or a name such as `urgent`. Without `gpus`, the
-        number follows from the model in the arguments, as with jobs.txt. `fields` are fields of the
-        REST API.
+        number follows from the model in the arguments, as with jobs.txt. `fields` are those of
+        `Client.submit`.
         """
         body = script_job(
             script,
@@ -322,36 +323,46 @@ class LocalScheduler:
             body = {key: value for key, value in body.items() if not key.startswith("gpu_")}
             body["gpu_count"] = gpus
         body["priority"] = PRIORITIES.get(str(priority), priority)
-        return self._submit(body | fields)
+        return self._submit(body | requests.rest_fields(fields))
 
-    def submit(self, command: Sequence[str], **fields: Any) -> str:
-        """Submit any command, with the fields of the REST API; returns the id of the job."""
-        return self._submit({"command": [str(word) for word in command]} | fields)
+    def submit(self, command: Sequence[object] | str, **fields: Any) -> str:
+        """Submit any command, with the fields of `Client.submit`; returns the id of the job.
 
-    def get_job(self, job_id: str) -> Job:
+        A single string as command is run by a shell.
+        """
+        words = command if isinstance(command, str) else [str(word) for word in command]
+        return self._result(
+            self._engine_now().submit(requests.submission(words, fields)), CALL_TIMEOUT_S
+        )
+
+    def get_job(self, job_id: str | int) -> Job:
         """The current state of a job."""
-        return self._call(lambda engine: job_of(engine.form(engine.row(job_id))))
+        job = requests.job_id(job_id)
+        return self._call(lambda engine: job_of(engine.form(engine.row(job))))
 
     def list_jobs(self, status: JobStatus | str | None = None) -> list[Job]:
         """All jobs, or those in one state, by number."""
+        if status is not None and status not in list(JobState):
+            states_text = ", ".join(state.value for state in JobState)
+            raise InvalidRequest(f"status is {status!r}; expected one of {states_text}")
         states = () if status is None else (JobState(status),)
         query = JobQuery(states=states, limit=1_000_000)
         return self._call(
             lambda engine: [job_of(engine.form(row)) for row in engine.store.find_jobs(query)]
         )
 
-    def wait(self, job_id: str, timeout: float | None = None) -> Job:
+    def wait(self, job_id: str | int, timeout: float | None = None) -> Job:
         """Wait until a job has ended; TimeoutError if that takes too long."""
-        return self._result(self._wait_for_end(job_id), timeout)
+        return self._result(self._wait_for_end(requests.job_id(job_id)), timeout)
 
-    def cancel_job(self, job_id: str) -> Job:
+    def cancel_job(self, job_id: str | int) -> Job:
         """Cancel a running or waiting job."""
-        self._result(self._engine_now().apply(Cancel(job_id)), CALL_TIMEOUT_S)
+        self._result(self._engine_now().apply(Cancel(requests.job_id(job_id))), CALL_TIMEOUT_S)
         return self.get_job(job_id)
 
-    def read_log(self, job_id: str) -> str:
+    def read_log(self, job_id: str | int) -> str:
         """The output of the last attempt of a job so far."""
-        data = self._result(self._engine_now().log(job_id), CALL_TIMEOUT_S)
+        data = self._result(self._engine_now().log(requests.job_id(job_id)), CALL_TIMEOUT_S)
         return data.decode(errors="replace")
 
     def get_gpus(self) -> list[dict[str, Any]]:

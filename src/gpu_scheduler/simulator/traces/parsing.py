@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar, cast
 
@@ -252,7 +253,11 @@ class Layout:
         known = ", ".join(self.columns)
         for place, name in enumerate(header):
             if name not in self.columns:
-                return f"unknown column {name!r} for {self.name}; expected columns are {known}"
+                near = get_close_matches(name, self.columns, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                return (
+                    f"unknown column {name!r} for {self.name}; {hint}expected columns are {known}"
+                )
             if name in header[:place]:
                 return f"column {name!r} appears twice; expected each column once"
         for group in (*((name,) for name in self.required), *self.one_of):
