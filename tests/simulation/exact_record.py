@@ -17,6 +17,7 @@ import pytest
 from gpu_scheduler.simulator.experiment import Filling
 from gpu_scheduler.simulator.metrics import Measures, forecast_error, measure
 from gpu_scheduler.simulator.outcomes import Run
+from gpu_scheduler.simulator.range_quality import RangeQuality
 from tests.snapshots import as_json, check_stored
 
 FOLDER = Path(__file__).parent / "exact"
@@ -36,6 +37,11 @@ def check_forecasts(name: str, run: Run) -> None:
     """Compare the forecast starts of a run with the record, and its outcomes job by job."""
     error = forecast_error(run.outcomes)
     _check(name, {"forecast": error and asdict(error), "outcomes_sha256": _digest(run)})
+
+
+def check_ranges(name: str, quality: RangeQuality) -> None:
+    """Compare how good the ranges of forecast starts are."""
+    _check(name, asdict(quality))
 
 
 def check_fillings(name: str, fillings: Iterable[tuple[int, Filling]]) -> None:

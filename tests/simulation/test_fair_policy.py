@@ -11,6 +11,7 @@ from gpu_scheduler.simulator.metrics import measure
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.workload import Partition, TraceJob, cluster_of
 from gpu_scheduler.simulator.world import Physics, World
+from tests.simulation.exact_record import check_run
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,7 @@ def fairness(policy: str) -> tuple[float, float]:
     part = Partition(name="all", nodes=cluster_of(8, 8).nodes, jobs=jobs)
     World(part, preset(policy), History(), Physics(), run).run()
     measures = measure(run, dict.fromkeys(DEMAND, 1_000))
+    check_run(f"unequal-{policy}", run, measures)
     index, hours = measures.jain_backlogged, measures.backlogged_s / 3600
     assert index is not None
     print(f"{policy}: Jain's index {index:.3f} over {hours:.0f} h")  # noqa: T201 - shown with -rP

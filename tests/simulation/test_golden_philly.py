@@ -27,6 +27,7 @@ def test_blocking_policies_equal_published_means(policy: str) -> None:
     for part in workload.partitions:
         part.jobs = [job for job in part.jobs if FIRST_MS <= job.job.submit_ms < BEFORE_MS]
     run = run_policy(workload, preset(policy))
+    check_run(f"philly-two-{policy}", run)
     for kind in ("jct", "queue"):
         measured = by_partition_seconds(run, kind)
         with trace("philly_vc4", f"expected_avg_{kind}_s_by_vc.csv").open(newline="") as file:

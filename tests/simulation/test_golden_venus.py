@@ -18,6 +18,7 @@ from tests.simulation.golden import (
 pytestmark = [needs_traces, pytest.mark.slow]
 TIRESIAS_JCT_S = 14_700
 TIRESIAS_P999_S = 195_846
+QSSF_JCT_S = 15_548
 MOST_JCT_S, MOST_P999_S = 13_000, 150_000
 """What `feedback` may take at the most."""
 
@@ -53,6 +54,13 @@ def test_preemptive_preset_beats_tiresias_in_mean_and_tail() -> None:
     assert measures.wait.p999_s < MOST_P999_S < TIRESIAS_P999_S
     feedback = preset("feedback").feedback
     assert_waits_within_bound(run, feedback.longest_unprotected_ms + feedback.quantum_ms)
+
+
+def test_fair_policy_beats_published_prediction() -> None:
+    run = run_policy(venus(), preset("fair"))
+    measures = shown(run)
+    check_run("venus-fair", run, measures)
+    assert measures.jct.mean_s < QSSF_JCT_S
 
 
 def assert_waits_within_bound(run: Run, gap_ms: int) -> None:
