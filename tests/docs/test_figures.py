@@ -126,19 +126,22 @@ SENTENCES: tuple[tuple[str, str, tuple[Source | Seeds, ...]], ...] = (
     ),
     (
         "docs/decisions/0007-balance-ranking.md",
-        r"it allocates ([\d.]+) % of the GPUs, against ([\d.]+) % for our run of FGD",
-        (Seeds("openb-balance-by-name"), Seeds("openb-fgd-by-name")),
+        r"\| `default` \| ([\d.]+) \|",
+        (Seeds("openb-balance-by-name"),),
     ),
     (
         "docs/explanation/placement.md",
-        r"\| `balance` \| ([\d.]+) \| \|\s+\| `fgd` \| ([\d.]+) \|",
+        r"\| `default` \| ([\d.]+) \| [\d.]+ \(our run: ([\d.]+)\)",
         (Seeds("openb-balance-by-name"), Seeds("openb-fgd-by-name")),
     ),
 )
 """Figures in sentences, and the same measures on other pages."""
 
 BARS_ONLY = "the golden test checks its bars; there is no exact record yet"
+THREE_SEEDS = "the mean of ten seeds; the golden test runs three of them"
 NOT_COMPARED = {
+    (RESULTS, "openb `gpuspec33`"): THREE_SEEDS,
+    (RESULTS, "openb `multigpu50`"): THREE_SEEDS,
     (RESULTS, "Venus, `short`"): BARS_ONLY,
     (RESULTS, "Philly, 4 virtual clusters, `short`"): BARS_ONLY,
     (RESULTS, "KTH-SP2, 9,000 jobs, `easy`"): BARS_ONLY,
@@ -234,6 +237,8 @@ MEASURED = the_table(RESULTS, "trace")
 def test_measured_figure_is_that_of_the_golden_run(row: list[str]) -> None:
     trace, measure, policy, here, known = row
     key = (trace, measure, plain(policy))
+    if (RESULTS, trace) in NOT_COMPARED:
+        return
     assert key in FIGURES, f"{RESULTS}: {key} has no source; add it to FIGURES in {__file__}"
     shown = numbers(here)
     assert len(shown) == len(FIGURES[key]), f"{RESULTS}: {here} for {key}"
