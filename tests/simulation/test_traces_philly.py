@@ -73,7 +73,7 @@ def test_unknown_virtual_cluster_is_rejected(tmp_path: Path) -> None:
     path = a_file(tmp_path, "jobs.csv", VC_HEADER, "z,0,2017-10-01 00:00:00,0,1,5")
     with Refusal(path, 2) as refusal:
         read_philly(path, virtual_clusters(tmp_path))
-    assert "vc is 'z'; expected one of a, b, unused, which have nodes" in refusal.message
+    assert "vc is 'z'; expected one of a, b, unused, the parts in --cluster" in refusal.message
 
 
 def test_virtual_clusters_may_share_one_pool(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def read_helios(path: Path, cluster: Cluster, *, use_cpus: bool = False) -> Read
         cpus = whole_number(row.get("cpu_num") or "0", "cpu_num") if use_cpus else 0
         part = empty_parts.get(vc if cluster.is_divided else "")
         if part is None:
-            raise unexpected(vc, "vc", f"one of {', '.join(parts)}, which have nodes")
+            raise unexpected(vc, "vc", f"one of {', '.join(parts)}, the parts in --cluster")
         job = Job(
             id=job_id,
             number=number,
@@ -190,7 +190,7 @@ def read_philly(path: Path, cluster: Cluster | None = None) -> Reading:
         is_divided = "vc" in row and cluster.is_divided
         part = empty_parts.get(vc) if is_divided else empty_pool
         if part is None:
-            raise unexpected(vc, "vc", f"one of {', '.join(parts)}, which have nodes")
+            raise unexpected(vc, "vc", f"one of {', '.join(parts)}, the parts in --cluster")
         job_id = str(whole_number(row["row"], "row")) if "row" in row else str(number - 1)
         job = Job(
             id=f"{vc}-{job_id}" if vc else job_id,

@@ -25,6 +25,7 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, NeverFits
 LARGEST = 10**12
 """An upper limit above any plausible number of seconds, MiB or items."""
 LONGEST_TEXT = 4_000
+OTHER_MACHINES = "other machines are given with --cluster FILE, or --nodes N and --gpus-per-node N"
 THOUSAND = 1_000
 _PLAIN_DIGITS = len(str(LARGEST)) - 1
 _NUMBER = re.compile(r"\+?\d+(\.\d*)?([eE][+-]?\d{1,3})?|\+?\.\d+", re.ASCII)
@@ -304,8 +305,10 @@ def read_items(
     for number, (line, item) in enumerate(items, start=1):
         try:
             made = make(item, number)
-        except (InvalidRequest, NeverFits) as error:
+        except InvalidRequest as error:
             raise InvalidInput(str(error), file=str(path), line=line) from error
+        except NeverFits as error:
+            raise InvalidInput(f"{error}; {OTHER_MACHINES}", file=str(path), line=line) from error
         yield line, made
 
 
