@@ -52,8 +52,7 @@ LEAST_JOBS = 200
 def test_four_in_five_starts_fall_into_their_range(name: str, policy: str) -> None:
     workload = {"venus": venus, "philly": philly, "kth": kth, "sdsc": sdsc}[name]()
     found = quality(workload, policy)
-    if name == "sdsc":
-        check_ranges(f"ranges-{name}-{policy}", found)
+    check_ranges(f"ranges-{name}-{policy}", found)
     assert 75 < found.covered_percent < 85
     assert found.better_percent > 20
     horizons = [each for each in found.horizons if each.jobs >= LEAST_JOBS]
