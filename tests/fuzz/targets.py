@@ -238,6 +238,12 @@ TRACE_WORDS = (
     "num_gpu",
     "gpu_num",
     ";",
+    "JobID|Submit|Start|Elapsed|AllocTRES\n",
+    "2026-10-01T00:00:00",
+    "gres/gpu:a100=2",
+    "NodeName=n[01-04] Gres=gpu:2\n",
+    '{"kind": "Pod", "metadata": {"name": "p"}}',
+    '"nvidia.com/gpu": "1"',
 )
 
 

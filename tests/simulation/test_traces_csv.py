@@ -422,3 +422,12 @@ def test_unwritable_file_is_named(tmp_path: Path) -> None:
     with Refusal(path) as refusal:
         write_csv(path, [a_trace_job()])
     assert "cannot be written" in refusal.message
+
+
+def test_absurd_number_of_gpus_is_rejected_at_once(tmp_path: Path) -> None:
+    row = {"id": "a", "submit_s": 0, "run_s": 1, "gpus": 900_000_000_000}
+    path = a_table(tmp_path, "jobs.csv", [row])
+    with Refusal(path, 2) as refusal:
+        read_csv(path, a_cluster())
+    assert "can never run" in refusal.message
+    assert "--cluster FILE" in refusal.message

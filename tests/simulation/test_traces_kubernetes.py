@@ -282,3 +282,26 @@ def test_pod_with_an_invalid_amount_is_named(tmp_path: Path) -> None:
     with Refusal(path) as refusal:
         read_trace(path, cluster=a_cluster())
     assert "pod vision/train-0: a resource is 'many'" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"status": {"startTime": "2026-13-41T00:00:00Z"}}, "a time is '2026-13-41"),
+        ({"spec": {"containers": 5}}, "not as the API server writes it"),
+        ({"status": []}, "not as the API server writes it"),
+    ],
+)
+def test_malformed_pod_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    path = dump(tmp_path, {**a_pod(), **change})
+    with Refusal(path) as refusal:
+        read_trace(path, cluster=a_cluster())
+    assert "pod vision/train-0" in refusal.message
+    assert words in refusal.message
+
+
+def test_absurd_number_of_gpus_is_rejected(tmp_path: Path) -> None:
+    path = dump(tmp_path, a_node(**{"nvidia.com__gpu": "9E"}))
+    with Refusal(path) as refusal:
+        read_cluster(path)
+    assert "node n1: the number of GPUs" in refusal.message

@@ -6,6 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.simulator.traces.collector import Reading
 from gpu_scheduler.simulator.traces.detect import TraceFormat, detect_format, read_cluster
 from gpu_scheduler.simulator.traces.slurm import (
@@ -378,3 +379,17 @@ def test_models_are_recognised_in_other_spellings(tmp_path: Path) -> None:
 )
 def test_lists_of_hosts_are_expanded(text: str, names: list[str]) -> None:
     assert hosts(text) == names
+
+
+@pytest.mark.parametrize("text", ["n[0-999999999]", "r[0-9999]n[0-9999]", "n[a-b]", ""])
+def test_list_of_too_many_hosts_is_rejected(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="expected names such as"):
+        hosts(text)
+
+
+@pytest.mark.parametrize(
+    "tres", ["gres/gpu=900000000000", "gres/gpu=64,node=64", "gres/gpu=0,node=999"]
+)
+def test_absurd_amount_is_no_job(tmp_path: Path, tres: str) -> None:
+    reading = read(sacct(tmp_path, JOB, a_job(JobID="18", tres=tres)))
+    assert len(jobs_of(reading)) == 1

@@ -237,6 +237,8 @@ class EmptyCluster:
         """
         if request in self._spread:
             return self._spread[request]
+        if request.takes_whole_devices_only and request.gpu_count > self.gpu_count:
+            raise NeverFits(f"{_description(request)} can never run: {self._offer()}")
         for node_gpus in (request.gpu_count, *self._node_sizes_below(request)):
             parts = split_over_nodes(request, node_gpus)
             if self._holds(parts):

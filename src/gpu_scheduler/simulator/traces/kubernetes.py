@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
@@ -58,6 +59,7 @@ BY_RESOURCE_CLAIM = "GPUs by ResourceClaim"
 CLAIM_UNKNOWN = "a GpuClaim that the file does not have"
 TOO_LARGE = "a request that the cluster can never run"
 MIB = 1 << 20
+MOST_GPUS = 1024
 
 _FIRST_KEY = re.compile(r'\s*\{\s*"(apiVersion|items|kind|metadata)"')
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -104,8 +106,8 @@ def read_pods(path: Path, cluster: Cluster | None = None) -> Reading:
                 file=str(path),
             )
         cluster = Cluster.pool(nodes)
-    reader = _PodReader(objects, cluster.nodes)
-    jobs = read_items(path, reader.groups(path), reader.job)
+    reader = _PodReader(path, objects, cluster.nodes)
+    jobs = read_items(path, reader.groups(), reader.job)
     return Intake(path, jobs).pool(cluster.nodes, has_dates=True)
 
 
@@ -149,12 +151,28 @@ def _objects(path: Path) -> dict[str, dict[str, Object]]:
     return found
 
 
+@contextmanager
+def _well_formed(path: Path, what: str) -> Iterator[None]:
+    """Name the file and the object in the error about an object."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidInput(f"{what}: {error}", file=str(path)) from error
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput(
+            f"{what} is not as the API server writes it ({error!r})", file=str(path)
+        ) from error
+    except RecursionError as error:
+        raise InvalidInput(f"{what} is nested too deeply", file=str(path)) from error
+
+
 class _PodReader:
     """Groups pods into jobs, and makes their requests."""
 
     def __init__(
-        self, objects: Mapping[str, Mapping[str, Object]], nodes: tuple[Node, ...]
+        self, path: Path, objects: Mapping[str, Mapping[str, Object]], nodes: tuple[Node, ...]
     ) -> None:
+        self._path = path
         self._pods = objects.get("Pod", {}).values()
         self._claims = {
             (_meta(claim, "namespace"), _meta(claim, "name")): claim
@@ -169,32 +187,26 @@ class _PodReader:
         self._has_labels = any(node.labels for node in nodes)
         self._latest_ms = 0
 
-    def groups(self, path: Path) -> Iterator[tuple[None, tuple[str, list[_Member]] | str]]:
+    def groups(self) -> Iterator[tuple[None, tuple[str, list[_Member]] | str]]:
         """The jobs with their pods, the oldest first; or why a pod is left out."""
+        path = self._path
         if not self._pods:
             raise InvalidInput(
                 f"the file holds no pods; expected the output of: {PODS_COMMAND}", file=str(path)
             )
-        self._latest_ms = max(
-            (_ms(text) for pod in self._pods for text in _times(pod.get("status", {}))), default=0
-        )
+        for pod in self._pods:
+            with _well_formed(path, f"pod {_name(pod)}"):
+                times = map(_ms, _times(pod.get("status", {})))
+                self._latest_ms = max(self._latest_ms, *times, 0)
         groups: dict[str, list[_Member]] = {}
         for pod in sorted(self._pods, key=_age):
-            try:
+            with _well_formed(path, f"pod {_name(pod)}"):
                 member = self._member(pod)
-            except NeverFits:
-                member = TOO_LARGE
-            except InvalidRequest as error:
-                raise InvalidInput(f"pod {_name(pod)}: {error}", file=str(path)) from error
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
-                raise InvalidInput(
-                    f"pod {_name(pod)} is not as the API server writes it ({error!r})",
-                    file=str(path),
-                ) from error
+                group = member if isinstance(member, str) else _group(pod, member.claim)
             if isinstance(member, str):
                 yield None, member
             else:
-                groups.setdefault(_group(pod, member.claim), []).append(member)
+                groups.setdefault(group, []).append(member)
         for name, members in groups.items():
             yield None, (name, members)
 
@@ -203,6 +215,10 @@ class _PodReader:
         if isinstance(group, str):
             return group
         name, members = group
+        with _well_formed(self._path, f"pod {_name(members[0].pod)}"):
+            return self._job(name, members, number)
+
+    def _job(self, name: str, members: list[_Member], number: int) -> TraceJob | str:
         requests = tuple(member.request for member in members)
         first = members[0]
         spec = first.claim.get("spec", {})
@@ -232,7 +248,7 @@ class _PodReader:
             number=number,
             submit_ms=submit_ms,
             begin_ms=begin_ms if begin_ms > submit_ms else 0,
-            tenant=spec.get("queue") or namespace,
+            tenant=str(spec.get("queue") or namespace),
             user=namespace,
             name=_workload_name(first.pod),
             members=requests,
@@ -244,6 +260,12 @@ class _PodReader:
         return TraceJob(job, min(run_ms, limit_ms) if limit_ms else run_ms)
 
     def _member(self, pod: Object) -> _Member | str:
+        try:
+            return self._fitting_member(pod)
+        except NeverFits:
+            return TOO_LARGE
+
+    def _fitting_member(self, pod: Object) -> _Member | str:
         amounts = _pod_amounts(pod["spec"])
         annotations = _annotations(pod)
         claim = self._claim_of(pod)
@@ -287,7 +309,8 @@ class _PodReader:
                 request = replace(request, gpu_models=self._empty.models_like((product,)))
         selector.pop(HOST_LABEL, None)
         if self._has_labels:
-            request = replace(request, node_labels=tuple(sorted(selector.items())))
+            labels = sorted((str(label), str(value)) for label, value in selector.items())
+            request = replace(request, node_labels=tuple(labels))
         return _Member(
             pod=pod,
             claim=claim or {},
@@ -306,7 +329,7 @@ class _PodReader:
         bandwidth = topology.get("minBandwidthGBps", 0)
         return replace(
             request,
-            gpu_count=devices.get("count", 1),
+            gpu_count=int(devices.get("count", 1)),
             gpu_share_milli=share_milli,
             gpu_memory_mb=int(-(-_quantity(devices.get("memory", 0)) // MIB)),
             gpu_models=self._empty.models_like(devices.get("models") or ()),
@@ -447,7 +470,13 @@ def _times(value: Any) -> Iterator[str]:
 def _ms(text: str) -> int:
     if not _TIME.fullmatch(str(text)):
         raise unexpected(text, "a time", "one such as 2026-10-01T00:02:34Z")
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
+    try:
+        seconds = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise unexpected(text, "a time", "one such as 2026-10-01T00:02:34Z") from error
+    if seconds < 0:
+        raise unexpected(text, "a time", "one after 1970")
+    return round(seconds * 1000)
 
 
 # Nodes
@@ -457,10 +486,8 @@ def _nodes(path: Path, objects: Mapping[str, Mapping[str, Object]]) -> tuple[Nod
     """The nodes with GPUs, by name."""
     nodes: list[Node] = []
     for item in sorted(objects.get("Node", {}).values(), key=lambda item: _meta(item, "name")):
-        try:
+        with _well_formed(path, f"node {_meta(item, 'name')}"):
             node = _node(item, len(nodes))
-        except InvalidRequest as error:
-            raise InvalidInput(f"node {_meta(item, 'name')}: {error}", file=str(path)) from error
         if node.devices:
             nodes.append(node)
     return tuple(nodes)
@@ -479,6 +506,8 @@ def _node(item: Object, ordinal: int) -> Node:
     model = next((labels[label] for label in PRODUCT_LABELS if labels.get(label)), DEFAULT_MODEL)
     memory_mb = int(_quantity(labels.get(MEMORY_LABEL) or DEFAULT_GPU_MEMORY_MB))
     split = int(labels.get(COUNT_LABEL) or 1) - gpus if slices else 0
+    if max(gpus, split) > MOST_GPUS:
+        raise unexpected(max(gpus, split), "the number of GPUs", f"at most {MOST_GPUS}")
     if slices and (split < 1 or any(count % split for count in slices.values())):
         raise unexpected(slices, "the MIG slices", f"as many on each GPU of {COUNT_LABEL}")
     devices = [Device(index=index, model=model, memory_mb=memory_mb) for index in range(gpus)]
@@ -499,6 +528,6 @@ def _node(item: Object, ordinal: int) -> Node:
         cpu_milli=int(amounts.get("cpu", 0) * 1000),
         memory_mb=int(amounts.get("memory", 0) // MIB),
         devices=tuple(devices),
-        labels=tuple(sorted(labels.items())),
+        labels=tuple(sorted((name, str(text)) for name, text in labels.items())),
         rack=next((labels[label] for label in RACK_LABELS if labels.get(label)), ""),
     )

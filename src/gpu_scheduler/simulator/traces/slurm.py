@@ -58,7 +58,7 @@ SHARED_GPU = "shards or MPS of a GPU"
 TOO_LARGE = "a request that the cluster can never run"
 PARTITION_LABEL = "slurm.partition/"
 MINUTE_MS = 60_000
-MOST_HOSTS = 1_000_000
+MOST_HOSTS = 100_000
 
 _NOTHING = frozenset({"", "unknown", "none", "n/a", "(null)"})
 _NO_LIMIT = frozenset({*_NOTHING, "unlimited", "partition_limit", "invalid"})
@@ -180,7 +180,11 @@ class _JobMaker:
         members: list[Request] = []
         for row, amounts in zip(rows, held, strict=True):
             partition = row.get("partition", "").strip() if self._has_partitions else ""
-            parts = amounts.nodes if amounts.nodes > 1 and amounts.gpus % amounts.nodes == 0 else 1
+            if amounts.gpus > self._empty.gpu_count:
+                raise NeverFits(f"{amounts.gpus} GPUs are more than the cluster has")
+            parts = max(1, amounts.nodes)
+            if not amounts.gpus or amounts.gpus % parts:
+                parts = 1
             request = Request(
                 gpu_count=amounts.gpus // parts,
                 gpu_models=self._empty.models_like(amounts.models) if amounts.gpus else (),
@@ -299,15 +303,16 @@ def _refuse_cut_values(row: Columns, path: Path, line: int) -> None:
 def _json_rows(path: Path, text: str) -> Iterator[Columns]:
     """The jobs of `sacct --json`, as lines of a table."""
     try:
-        document = json.loads(text)
-        for job in document["jobs"]:
-            yield _json_row(job)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        rows = [_json_row(job) for job in json.loads(text)["jobs"]]
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(
             f"not a document of sacct --json ({error!r}); expected that, or the output of: "
             f"{SACCT_COMMAND}",
             file=str(path),
         ) from error
+    except RecursionError as error:
+        raise InvalidInput("the values are nested too deeply", file=str(path)) from error
+    yield from rows
 
 
 def _json_row(job: Mapping[str, Any]) -> Columns:
@@ -401,7 +406,7 @@ def _duration_ms(text: str, name: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise unexpected(text, name, "a duration such as 2-12:30:00")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:4])
+    days, hours, minutes, seconds = (whole_number(part or "0", name) for part in match.groups()[:4])
     whole_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     return whole_s * 1000 + (thousandths(f"0{match[5]}", name) if match[5] else 0)
 
@@ -411,14 +416,18 @@ def _moment_ms(text: str, name: str, zone: tzinfo) -> int | None:
     if text.lower() in _NOTHING:
         return None
     if text.isascii() and text.isdigit():
-        return int(text) * 1000
+        return whole_number(text, name) * 1000
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+        seconds = moment.timestamp()
+    except (ValueError, OverflowError) as error:
         raise unexpected(
             text, name, "a time such as 2026-10-01T00:02:34 (SLURM_TIME_FORMAT=standard)"
         ) from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp() * 1000)
+    if seconds < 0:
+        raise unexpected(text, name, "a time after 1970")
+    return round(seconds * 1000)
 
 
 def _held(row: Columns) -> _Amounts:
@@ -611,8 +620,12 @@ def _expanded(part: str) -> list[str]:
     names: list[str] = []
     for piece in match[1].split(","):
         first, _, last = piece.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) > MOST_HOSTS:
-            raise unexpected(part, "the list of nodes", "names such as gpu[01-03,07]")
-        for number in range(int(first), int(last or first) + 1):
+        expected = f"names such as gpu[01-03,07], at most {MOST_HOSTS}"
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            raise unexpected(part, "the list of nodes", expected)
+        low, high = whole_number(first, "node"), whole_number(last or first, "node")
+        if (high - low) * len(after) > MOST_HOSTS:
+            raise unexpected(part, "the list of nodes", expected)
+        for number in range(low, high + 1):
             names += (f"{before}{number:0{len(first)}d}{rest}" for rest in after)
     return names
