@@ -72,13 +72,22 @@ class QuotaLab:
         self._grace_ms = grace_ms
         self._leaving: list[tuple[int, str]] = []
 
-    def submit(self, tenant: str, count: int = 1, **changes: Any) -> list[str]:
-        """Queue jobs of a tenant, of one GPU each; returns their ids."""
+    def submit(
+        self, tenant: str, count: int = 1, *, member_models: tuple[str, ...] = (), **changes: Any
+    ) -> list[str]:
+        """Queue jobs of a tenant, of one GPU each, or gangs with a member on each of some models.
+
+        Returns their ids.
+        """
         ids = []
         for _ in range(count):
             number = len(self._jobs) + 1
             values = {"user": f"{tenant}-user", "estimate_ms": DAY, "submit_ms": self.now_ms}
             job = a_job(number=number, tenant=tenant, **(values | changes))
+            if member_models:
+                request = job.members[0]
+                each = tuple(replace(request, gpu_models=(model,)) for model in member_models)
+                job = replace(job, members=each, min_members=len(each))
             self._jobs[job.id] = job
             self.state.enqueue(waiting(job))
             ids.append(job.id)

@@ -19,11 +19,15 @@ SIZES = (0.5, 1, 2, 3)
 GANGS = (1, 1, 2)
 
 
+RESOURCES = (("*",), MODELS, (*MODELS, "*"))
+"""Trees limit GPUs in total, by model, or both."""
+
+
 @st.composite
-def trees(draw: st.DrawFn, *, by_model: bool) -> tuple[QuotaNode, ...]:
+def trees(draw: st.DrawFn, *, resources: tuple[str, ...]) -> tuple[QuotaNode, ...]:
     """Trees of up to four levels whose guarantees fit into the cluster."""
-    resources = MODELS if by_model else ("*",)
-    left = {"": {name: EACH if by_model else EACH * len(MODELS) for name in resources}}
+    whole = dict.fromkeys(MODELS, EACH) | {"*": EACH * len(MODELS)}
+    left = {"": whole}
     nodes = []
     levels = {"": 0}
     for number in range(draw(st.integers(2, 6))):
@@ -31,11 +35,18 @@ def trees(draw: st.DrawFn, *, by_model: bool) -> tuple[QuotaNode, ...]:
         parent = draw(st.sampled_from(parents))
         name = f"t{number}"
         levels[name] = levels[parent] + 1
-        quotas, own = [], {}
+        quotas = []
+        own = dict.fromkeys(whole, 0)
         for resource in resources:
-            part = draw(st.integers(0, left[parent][resource]))
+            by_model = own["*"]
+            part = draw(st.integers(0, min(left[parent][resource], left[parent]["*"])))
             left[parent][resource] -= part
-            own[resource] = part
+            own[resource] += part
+            if resource == "*":
+                part += by_model
+            else:
+                left[parent]["*"] -= part
+                own["*"] += part
             most = draw(st.none() | st.integers(part, 2 * EACH))
             lends = draw(st.none() | st.integers(0, part))
             borrows = draw(st.none() | st.none() | st.integers(0, EACH))
@@ -64,8 +75,7 @@ def labs(
     grace_ms: int = 0,
 ) -> tuple[QuotaLab, list[Any]]:
     """A cluster with a random tree, and waves of jobs for it."""
-    by_model = draw(st.booleans())
-    tree = draw(trees(by_model=by_model))
+    tree = draw(trees(resources=draw(st.sampled_from(RESOURCES))))
     nodes = [
         a_node(ordinal=0, gpus=EACH),
         a_node(ordinal=1, gpus=EACH, device={"model": "H100"}),
@@ -78,6 +88,7 @@ def labs(
             "priority": st.sampled_from((0, 50, 100)),
             "preemptible": st.sampled_from((True, True, True, False)),
             "gpu_models": st.sampled_from([(), *((model,) for model in MODELS)]),
+            "member_models": st.sampled_from([(), (), MODELS] if max(members) > 1 else [()]),
         }
     )
     waves = draw(st.lists(st.lists(job, max_size=8), min_size=1, max_size=3))
@@ -198,7 +209,7 @@ def test_guarantee_is_got_back_from_jobs_of_one_gpu(
     lab, waves = found
     for wave in waves:
         for job in wave:
-            lab.submit(**job | {"gpu_models": ()})
+            lab.submit(**job | {"gpu_models": (), "member_models": ()})
         lab.settle()
     # The jobs of a node with children have only what these are not guaranteed.
     parents = {node.parent for node in lab.state.quota_nodes.values()}

@@ -259,10 +259,11 @@ def test_reclaimable_is_what_is_held_beyond_quota() -> None:
 def test_pool_borrows_what_it_holds_beyond_guarantee() -> None:
     held = {Pool.BATCH: 10, Pool.ONLINE: 2}
     admission = an_admission(pools=pools(online=50, batch=50, elastic=True), held_by_pool=held)
-    assert admission.tree.pool_borrowed(Pool.BATCH) == 2000
-    assert not admission.tree.pool_borrowed(Pool.ONLINE)
+    assert admission.tree.pools.at(Pool.BATCH).borrowed == 2000
+    assert not admission.tree.pools.at(Pool.ONLINE).borrowed
     strict = an_admission(pools=pools(online=50, batch=50, elastic=False), held_by_pool=held)
-    assert not strict.tree.pool_borrowed(Pool.BATCH)
+    assert admission.tree.lends(Pool.BATCH)
+    assert not strict.tree.lends(Pool.BATCH)
 
 
 def test_pool_may_reclaim_up_to_its_guarantee() -> None:
@@ -271,13 +272,17 @@ def test_pool_may_reclaim_up_to_its_guarantee() -> None:
         held_by_pool={Pool.BATCH: 10, Pool.ONLINE: 2},
     )
     inside, outside = (a_job(gpus=gpus, pool=Pool.ONLINE) for gpus in (6, 7))
-    assert admission.is_within_pool(inside, job_amounts(inside, HOUR))
-    assert not admission.is_within_pool(outside, job_amounts(outside, HOUR))
     batch = a_job(gpus=1)
-    assert not admission.is_within_pool(batch, job_amounts(batch, HOUR))
+
+    def may_reclaim(admission: Admission, job: Job) -> bool:
+        return admission.tree.pool_right(job, job_amounts(job, HOUR)) is not None
+
+    assert may_reclaim(admission, inside)
+    assert not may_reclaim(admission, outside)
+    assert not may_reclaim(admission, batch)
     strict = an_admission(pools=pools(online=50, batch=50, elastic=False))
-    assert not strict.is_within_pool(inside, job_amounts(inside, HOUR))
-    assert not an_admission().is_within_pool(inside, job_amounts(inside, HOUR))
+    assert not may_reclaim(strict, inside)
+    assert not may_reclaim(an_admission(), inside)
 
 
 # --- elastic gangs
@@ -308,8 +313,6 @@ def test_members_within_online_guarantee_are_counted(held: float, members: int) 
         pools=pools(online=25, batch=75, elastic=True), held_by_pool={Pool.ONLINE: held}, total=16
     )
     assert admission.members_within_guarantee(gang) == members
-    assert admission.online_within_guarantee(gang, 2) is (members >= 2)
-    assert admission.online_within_guarantee(gang, members + 1) is False
     assert admission.members_within_guarantee(replace(gang, pool=Pool.BATCH)) == 0
 
 

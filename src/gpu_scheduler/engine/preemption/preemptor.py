@@ -24,7 +24,7 @@ from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.reservation.backfill_calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.engine.state.node_resources import Grant
-from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Eviction, PreemptionReason
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI
@@ -90,23 +90,19 @@ class Preemptor:
             if admission.refusal(spec, wanted) is None:
                 return refused.besides(UNDER_WAY)
             of_user = admission.is_over_user_limit(spec, wanted)
-        reclaims_pool = self._quota.reclaims_pool(job.entry)
-        right = self._quota.right_at_maximum(job.entry, refused)
-        if not (reclaims_pool or right) and not self._reasons.is_within_cap(spec):
+        reclaims_pool = self._quota.pool_right(job.entry)
+        reclaims = self._quota.right_at_maximum(job.entry, refused)
+        right = reclaims or reclaims_pool
+        if right is None and not self._reasons.is_within_cap(spec):
             cap = self._state.policy.interactive_gpu_milli / WHOLE_MILLI
             return refused.besides(OVER_CAP.format(user=spec.user, cap=cap))
-        rights = self._reasons.rights_at_quota(job, right, reclaims_pool=reclaims_pool)
+        rights = self._reasons.rights_at_quota(job, reclaims, reclaims_pool)
         candidates = self._reasons.victims_at_quota(rights, of_user=of_user)
         is_lent: Callable[[RunningEntry], bool] | None = None
         if right is not None:
 
             def is_lent(victim: RunningEntry) -> bool:
                 return admission.tree.is_lent(right, victim.running.job, victim.amounts, {})
-
-        elif reclaims_pool:
-
-            def is_lent(_: RunningEntry) -> bool:
-                return admission.tree.pool_borrowed(Pool.BATCH) > 0
 
         victims = SameTenantVictims(
             admission, spec, wanted, rights, candidates, of_user=of_user, is_lent=is_lent

@@ -19,7 +19,7 @@ from gpu_scheduler.engine.priority import level_of
 from gpu_scheduler.engine.queue import Entry, JobContext
 from gpu_scheduler.engine.quota.admission import job_amounts, summed
 from gpu_scheduler.engine.quota.resource_limits import Key, Reclaimed
-from gpu_scheduler.engine.quota.tree import POOLS, QuotaTree, Right
+from gpu_scheduler.engine.quota.tree import QuotaTree, Right
 from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.model.job import Job, Pool
@@ -50,10 +50,10 @@ class PreemptionRights:
     """Which preemption reasons the considered job has.
 
     By class: `other_tenants` may be its victims; it may evict batch work of its tenant for
-    `interactive` work; it `reclaims` what nodes of the quota tree lent, or with `reclaims_pool`
-    what its pool lent. `would_borrow` says that it would borrow from the other pool, and
-    `reservation_due` that the time of its reservation has come. `path` are its own nodes of the
-    `tree`, from which what is lent is read. With `only`, all victims are among these candidates.
+    `interactive` work; it `reclaims` what accounts borrowed, and `reclaims_pool` what its pool
+    lent. `would_borrow` says that it would borrow from the other pool, and `reservation_due` that
+    the time of its reservation has come. `path` are its own nodes of the `tree`, from which what is
+    lent is read. With `only`, all victims are among these candidates.
     """
 
     job: JobContext
@@ -62,7 +62,7 @@ class PreemptionRights:
     other_tenants: bool = True
     interactive: bool = False
     reclaims: Right | None = None
-    reclaims_pool: bool = False
+    reclaims_pool: Right | None = None
     would_borrow: bool = False
     reservation_due: bool = False
     only: Candidates | None = None
@@ -93,29 +93,28 @@ class PreemptionReasons:
         spec = job.entry.waiting.job
         others = self._state.tenant(spec.tenant).can_preempt_others
         interactive = job.entry.shape.interactive and self.is_within_cap(spec)
-        reclaims = None
-        reclaims_pool = would_borrow = False
+        tree = self._admission.tree
+        reclaims = reclaims_pool = None
         if self._state.has_quotas:
             wanted = job_amounts(spec, self._state.limit_ms(spec), spec.min_members)
             reclaims = self._quota.right(job.entry) if others else None
-            reclaims_pool = self._admission.is_within_pool(spec, wanted)
-            would_borrow = self._admission.would_borrow(spec, wanted)
+            reclaims_pool = tree.pool_right(spec, wanted)
         if not (others or interactive or reclaims_pool):
             return None
         return PreemptionRights(
             job=job,
-            tree=self._admission.tree,
-            path=self._admission.tree.path(spec),
+            tree=tree,
+            path=tree.path(spec),
             other_tenants=others,
             interactive=interactive,
             reclaims=reclaims,
             reclaims_pool=reclaims_pool,
-            would_borrow=would_borrow,
+            would_borrow=reclaims_pool is None and tree.lends(spec.pool),
             reservation_due=reservation_due,
         )
 
     def rights_at_quota(
-        self, job: JobContext, reclaims: Right | None, *, reclaims_pool: bool
+        self, job: JobContext, reclaims: Right | None, reclaims_pool: Right | None
     ) -> PreemptionRights:
         """The rights of a job over a quota: it reclaims what was lent, or it is interactive.
 
@@ -123,7 +122,7 @@ class PreemptionReasons:
         not in the holdings.
         """
         tree = self._admission.tree
-        lends = reclaims_pool or reclaims is not None
+        lends = bool(reclaims or reclaims_pool)
         return PreemptionRights(
             job=job,
             tree=tree.copy() if lends else tree,
@@ -180,7 +179,7 @@ class PreemptionReasons:
             return None
         if rights.only is not None and running.allocation.id not in rights.only.ranks:
             return None
-        if self._by_class and self._is_lent_by_pool(rights, victim, reclaimed):
+        if rights.reclaims_pool and self._is_lent(rights, rights.reclaims_pool, victim, reclaimed):
             return PreemptionReason.LENT
         if running.expected_end_ms - self._now_ms <= self._policy.eviction_ms:
             return None
@@ -191,7 +190,12 @@ class PreemptionReasons:
         reason = None
         if tenant.allow_preemption and running.preemptions < tenant.max_preemptions:
             reason = self._class_reason(rights, victim, reclaimed)
-        if not reason and self._is_lent(rights, victim, reclaimed):
+        if (
+            not reason
+            and rights.reclaims
+            and not self._is_guaranteed_to_other_pool(rights, victim, reclaimed)
+            and self._is_lent(rights, rights.reclaims, victim, reclaimed)
+        ):
             return PreemptionReason.LENT
         return reason
 
@@ -231,8 +235,9 @@ class PreemptionReasons:
             own = self._state.account_nodes.get((entry.waiting.job.tenant, Pool.BATCH))
             if own is not None:
                 bits |= own.bits & self._nodes_of_classes(self._above_batch(entry) - 1)
-        if rights.reclaims is not None or rights.reclaims_pool:
-            bits |= self._nodes_of_borrowers(rights)
+        for right in (rights.reclaims, rights.reclaims_pool):
+            if right is not None:
+                bits |= self._nodes_of_borrowers(rights, right)
         return bits
 
     def is_cacheable(self, rights: PreemptionRights) -> bool:
@@ -241,7 +246,7 @@ class PreemptionReasons:
         What was lent changes with what other accounts hold, and an array evicts none of its own
         tasks.
         """
-        if not self._by_class or rights.reclaims_pool or rights.interactive:
+        if not self._by_class or rights.reclaims_pool is not None or rights.interactive:
             return False
         if rights.would_borrow or rights.tree.accounts:
             return False
@@ -322,14 +327,9 @@ class PreemptionReasons:
         batch work: batch work would reclaim it at once, and so on without end.
         """
         job = victim.running.job
-        if job.pool is rights.job.entry.waiting.job.pool:
-            return False
         if job.pool is Pool.BATCH and not rights.would_borrow:
             return False
-        if job.pool not in rights.tree.pools.nodes:
-            return False
-        left = self._lent_to_pool(rights, job.pool, reclaimed)
-        return left <= 0 or victim.amounts.gpu_milli > left
+        return rights.tree.is_guaranteed_to_pool(job, victim.amounts, rights.path, reclaimed)
 
     def _is_batch_of(self, entry: Entry, victim: RunningEntry) -> bool:
         """Tell whether the victim is batch work of the same tenant that could not evict the job."""
@@ -342,42 +342,18 @@ class PreemptionReasons:
         )
 
     def _is_lent(
-        self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
+        self, rights: PreemptionRights, right: Right, victim: RunningEntry, reclaimed: Reclaimed
     ) -> bool:
         """Tell whether reclaiming this leaves every borrower its whole guarantee.
 
-        What was lent is always given back, however often the victim was evicted.
+        What was lent is always given back, however often the victim was evicted. What a pool lent
+        also if the victim should end soon, and to online work even if the victim is larger than
+        what batch work borrowed.
         """
         job = victim.running.job
-        if rights.reclaims is None or self._is_guaranteed_to_other_pool(rights, victim, reclaimed):
-            return False
         if not self._state.tenant(job.tenant).allow_preemption:
             return False
-        return rights.tree.is_lent(rights.reclaims, job, victim.amounts, reclaimed)
-
-    @staticmethod
-    def _lent_to_pool(rights: PreemptionRights, pool: Pool, reclaimed: Reclaimed) -> int:
-        """What a pool holds beyond its guarantee and is not being reclaimed yet."""
-        return rights.tree.pool_borrowed(pool) - reclaimed.get((POOLS, pool), 0)
-
-    def _is_lent_by_pool(
-        self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
-    ) -> bool:
-        """Tell whether the victim uses the guarantee of the waiting job's pool.
-
-        That was lent on the condition that it is given back: how often the victim was evicted and
-        when it should end does not matter. Online work also reclaims from a batch job that is
-        larger than what is borrowed; batch work leaves online work its whole guarantee.
-        """
-        job = victim.running.job
-        gpu_milli = victim.amounts.gpu_milli
-        own_pool = rights.job.entry.waiting.job.pool
-        if not rights.reclaims_pool or job.pool is own_pool or not gpu_milli:
-            return False
-        if not self._state.tenant(job.tenant).allow_preemption:
-            return False
-        left = self._lent_to_pool(rights, job.pool, reclaimed)
-        return left > 0 if job.pool is Pool.BATCH else gpu_milli <= left
+        return rights.tree.is_lent(right, job, victim.amounts, reclaimed)
 
     def _has_less_right(self, entry: Entry, victim: RunningEntry) -> bool:
         """For policies by remaining time or attained service: compare the two jobs."""
@@ -408,13 +384,10 @@ class PreemptionReasons:
                 bits |= nodes.bits
         return bits
 
-    def _nodes_of_borrowers(self, rights: PreemptionRights) -> int:
+    def _nodes_of_borrowers(self, rights: PreemptionRights, right: Right) -> int:
         """The nodes that run jobs of tenants or pools that hold more than their guarantee."""
         bits = 0
-        tree, right = rights.tree, rights.reclaims
-        pool = rights.job.entry.waiting.job.pool
-        for (tenant_id, other), nodes in self._state.account_nodes.items():
-            by_pool = rights.reclaims_pool and other is not pool and tree.pool_borrowed(other)
-            if by_pool or (right is not None and tree.lends_to(right, tenant_id)):
+        for (tenant_id, pool), nodes in self._state.account_nodes.items():
+            if rights.tree.lends_to(right, tenant_id, pool):
                 bits |= nodes.bits
         return bits

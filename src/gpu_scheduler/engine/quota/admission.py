@@ -368,43 +368,17 @@ class Admission:
         data = {**dict(refused.data), "found": found, "left": left}
         return Reason(refused.code, tuple(sorted(data.items())))
 
-    def is_within_pool(self, job: Job, wanted: Amounts) -> bool:
-        """Tell whether the pool would stay within its guarantee (of which it may have lent)."""
-        quota = self._pools.get(job.pool)
-        return (
-            quota is not None and quota.elastic and self._left_in_pool(job.pool) >= wanted.gpu_milli
-        )
-
-    def online_within_guarantee(self, job: Job, members: int) -> bool:
-        """Tell whether the job is online work that stays within the guarantee of its pool.
-
-        An elastic gang with so many members.
-        """
-        if job.pool is not Pool.ONLINE or job.pool not in self._pools:
-            return False
-        gpu_milli = sum(request.gpu_milli for request in job.members[:members])
-        return gpu_milli <= self._left_in_pool(job.pool)
-
     def members_within_guarantee(self, job: Job) -> int:
-        """How many members of an elastic gang the guarantee of the online pool covers."""
+        """How many members of a job the guarantee of the online pool covers."""
         if job.pool is not Pool.ONLINE or job.pool not in self._pools:
             return 0
-        left = self._left_in_pool(job.pool)
+        node = self.tree.pools.at(job.pool)
+        left = node.limits.guaranteed - node.used
         for count, request in enumerate(job.members):
             left -= request.gpu_milli
             if left < 0:
                 return count
         return len(job.members)
-
-    def would_borrow(self, job: Job, wanted: Amounts) -> bool:
-        """Tell whether the job would have to borrow from the other pool."""
-        quota = self._pools.get(job.pool)
-        return quota is not None and quota.elastic and not self.is_within_pool(job, wanted)
-
-    def _left_in_pool(self, pool: Pool) -> int:
-        """What a pool is guaranteed beyond what it holds; negative if it borrows."""
-        node = self.tree.pools.at(pool)
-        return node.limits.guaranteed - node.used
 
     def _over_quota(self, tenant: Tenant, job: Job, wanted: Amounts) -> Reason | None:
         if tenant.quota == _NO_QUOTA:

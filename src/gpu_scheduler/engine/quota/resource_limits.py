@@ -284,17 +284,23 @@ class Column:
         return Entitlement(frozenset(above), path)
 
     def leaves_guarantees(
-        self, key: Key, milli: int, path: frozenset[Key], reclaimed: Reclaimed
+        self,
+        key: Key,
+        milli: int,
+        path: frozenset[Key],
+        reclaimed: Reclaimed,
+        *,
+        is_reclaim: bool = False,
     ) -> bool:
         """Tell whether every node that is not on the `path` keeps its guarantee with so much less.
 
-        A node that yields needs only borrow something.
+        To a job that reclaims, a node that yields needs only borrow something.
         """
         for node in self.at(key).path:
             if node.key in path:
                 break
             left = node.used - node.limits.guaranteed - reclaimed.get((self.name, node.key), 0)
-            if left < milli and not (node.limits.yields and left > 0):
+            if left < milli and not (is_reclaim and node.limits.yields and left > 0):
                 return False
         return True
 
@@ -302,5 +308,5 @@ class Column:
         """Tell whether a job of this node and size holds what the entitled job may reclaim."""
         meets = next(node for node in self.at(key).path if node.key in right.path)
         return meets.key in right.above and self.leaves_guarantees(
-            key, milli, right.path, reclaimed
+            key, milli, right.path, reclaimed, is_reclaim=True
         )

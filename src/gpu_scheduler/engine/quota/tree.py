@@ -1,8 +1,9 @@
 """The quota tree of a cluster: every resource that it limits, and the nodes of each job.
 
-Tenants with an elastic quota and the nodes of the configured tree are nodes of accounts; the two
-pools are the nodes of a tree beside it. A job is in one node of each. In: tenants, pools, nodes and
-what is held. Out: whether a job may start, may reclaim, or can be reclaimed.
+Tenants with an elastic quota and the nodes of the configured tree are nodes of accounts. The two
+pools divide the same GPUs a second time: they are the nodes of a column of their own, and a job
+counts in one node of accounts and in its pool. In: tenants, pools, nodes and what is held. Out:
+whether a job may start, may reclaim, or can be reclaimed.
 """
 
 from __future__ import annotations
@@ -226,11 +227,10 @@ class QuotaTree:
                 reclaimed[key] = reclaimed.get(key, 0) + milli
 
     def path(self, job: Job) -> frozenset[Key]:
-        """The nodes of accounts that a job counts in."""
+        """The nodes that a job counts in."""
         leaf = self.leaf(job.tenant, job.user)
-        if leaf is None:
-            return frozenset()
-        return frozenset(node.key for node in self.accounts[ANY_MODEL].at(leaf).path)
+        accounts = () if leaf is None else self.accounts[ANY_MODEL].at(leaf).path
+        return frozenset((job.pool, *(node.key for node in accounts)))
 
     def _reclaimable(self, amounts: Amounts) -> str:
         """What a job reclaims: a guarantee of its GPU model comes before one of all models."""
@@ -253,6 +253,18 @@ class QuotaTree:
         resource = self._reclaimable(amounts)
         found = self.accounts[resource].entitlement(leaf, amounts.of(resource))
         return None if found is None else Right(resource, found)
+
+    def lends(self, pool: Pool) -> bool:
+        """Tell whether a pool is elastic: it lends, borrows and reclaims."""
+        node = self.pools.nodes.get(pool)
+        return node is not None and node.limits.maximum is None
+
+    def pool_right(self, job: Job, amounts: Amounts) -> Right | None:
+        """The right of a waiting job to reclaim what its pool lent, or None."""
+        if not self.lends(job.pool):
+            return None
+        found = self.pools.entitlement(job.pool, amounts.gpu_milli)
+        return None if found is None else Right(POOLS, found)
 
     def may_reclaim(self, tenant: str, user: str, milli: int = 1) -> bool:
         """Tell whether jobs of a user with so many GPUs are within a guarantee.
@@ -278,15 +290,16 @@ class QuotaTree:
     def is_lent(self, right: Right, job: Job, amounts: Amounts, reclaimed: Reclaimed) -> bool:
         """Tell whether a running job holds what the entitled one may reclaim.
 
-        Nothing is taken from within a guarantee of a model, nor, unless a model is reclaimed, from
-        within one of all models.
+        What a pool lent is taken from any account. Otherwise nothing is taken from within a
+        guarantee of a model, nor, unless a model is reclaimed, from within one of all models.
         """
+        milli, entitlement = amounts.of(right.resource), right.entitlement
+        if right.resource == POOLS:
+            return bool(milli) and self.pools.is_lent(entitlement, job.pool, milli, reclaimed)
         leaf = self.leaf(job.tenant, job.user)
-        if leaf is None or not amounts.of(right.resource):
+        if leaf is None or not milli:
             return False
-        entitlement = right.entitlement
-        column = self.accounts[right.resource]
-        if not column.is_lent(entitlement, leaf, amounts.of(right.resource), reclaimed):
+        if not self.accounts[right.resource].is_lent(entitlement, leaf, milli, reclaimed):
             return False
         return all(
             self.accounts[model].leaves_guarantees(
@@ -307,12 +320,23 @@ class QuotaTree:
             if name != HOURS and amounts.of(name)
         )
 
-    def pool_borrowed(self, pool: Pool) -> int:
-        """What an elastic pool holds beyond its guarantee: so much can be reclaimed."""
-        node = self.pools.nodes.get(pool)
-        return 0 if node is None or node.limits.maximum is not None else node.borrowed
+    def is_guaranteed_to_pool(
+        self, job: Job, amounts: Amounts, path: frozenset[Key], reclaimed: Reclaimed
+    ) -> bool:
+        """Tell whether a running job uses the guarantee of a pool that is not on the path.
 
-    def lends_to(self, right: Right, tenant: str) -> bool:
-        """Tell whether some job of a tenant may hold what can be reclaimed."""
+        Jobs without GPUs do so while their pool holds no more than that.
+        """
+        if job.pool in path or job.pool not in self.pools.nodes:
+            return False
+        milli = max(1, amounts.gpu_milli)
+        return not (
+            self.lends(job.pool) and self.pools.leaves_guarantees(job.pool, milli, path, reclaimed)
+        )
+
+    def lends_to(self, right: Right, tenant: str, pool: Pool) -> bool:
+        """Tell whether some job of a tenant in a pool may hold what can be reclaimed."""
+        if right.resource == POOLS:
+            return self.pools.is_lent(right.entitlement, pool, 1, {})
         column = self.accounts[right.resource]
         return any(column.is_lent(right.entitlement, leaf, 1, {}) for leaf in self.leaves(tenant))

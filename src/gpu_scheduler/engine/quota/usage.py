@@ -169,14 +169,14 @@ class QuotaUsage:
         most = len(job.members)
         if job.min_members != most:
             most = self._members(job, guaranteed_only=guaranteed_only)
-        return self.admission.online_within_guarantee(job, most)
+        return self.admission.members_within_guarantee(job) >= most
 
     def guaranteed_with_fewer_members(self, job: JobContext) -> bool:
         """Tell whether an elastic gang is within the pool guarantee only with fewer members."""
         spec = job.entry.waiting.job
         if spec.pool is not Pool.ONLINE or spec.min_members == len(spec.members):
             return False
-        if not self.admission.online_within_guarantee(spec, spec.min_members):
+        if self.admission.members_within_guarantee(spec) < spec.min_members:
             return False
         return not job.within_pool_guarantee
 
@@ -208,16 +208,16 @@ class QuotaUsage:
             self._last_least = (job, amounts)
         return self._last_least[1]
 
-    def reclaims_pool(self, entry: Entry) -> bool:
-        """Tell whether batch work borrowed from online work within whose guarantee the job is.
+    def pool_right(self, entry: Entry) -> Right | None:
+        """The right of online work to reclaim what batch work borrowed from it, or None.
 
         Interactive work has a preemption reason of its own.
         """
-        job = entry.waiting.job
+        job, tree = entry.waiting.job, self.admission.tree
         if job.pool is not Pool.ONLINE or entry.shape.interactive or not self._state.pools:
-            return False
-        within = self.admission.is_within_pool(job, self._least_amounts(job))
-        return within and self.admission.tree.pool_borrowed(Pool.BATCH) > 0
+            return None
+        right = tree.pool_right(job, self._least_amounts(job))
+        return right if right and tree.lends_to(right, job.tenant, Pool.BATCH) else None
 
     def without_evicting(self) -> AbstractContextManager[None]:
         """Leave what is being evicted out of the holdings for a while."""
