@@ -806,6 +806,7 @@ class _BlockedJobs:
         if not self._attempts.is_left(attempt):
             return refused
         self._attempts.spend(attempt)
+        job = context.preemptor.narrowed_for(job, victims)
         allowed = context.calendar.allowed(job)
         place = None
         if not self._places.is_known_full(job):

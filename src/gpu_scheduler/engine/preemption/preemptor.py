@@ -115,6 +115,13 @@ class Preemptor:
         all_of_them = "the only batch job" if count == 1 else f"all {count} batch jobs"
         return refused.besides(why.format(all=all_of_them, whose=victims.owner))
 
+    def narrowed_for(self, job: JobContext, victims: SameTenantVictims) -> JobContext:
+        """The job with the GPU models that the quota tree opens to it once all victims leave."""
+        entry = self._state.queue.entries[job.entry.number]
+        admission = self._quota.admission
+        with admission.without(self._quota.evicting_sums() + victims.candidates.sums):
+            return replace(job, entry=self._quota.narrowed(entry))
+
     def preempt_same_tenant(
         self,
         job: JobContext,
@@ -126,10 +133,18 @@ class Preemptor:
         with victims.tentatively(self._quota.evicting_sums()):
             if place is None:
                 candidates = victims.candidates
-                rights = replace(victims.rights, only=candidates)
-                return self._search(rights, space, candidates.nodes, victims)
+                rights = replace(victims.rights, job=job, only=candidates)
+                found = self._search(rights, space, candidates.nodes, victims)
+                return found if found and self._is_open_to(job, found[0]) else None
             chosen = [(victim, victims.reason) for victim in victims.cheapest() or ()]
-            return (place, evictions_for(job.entry, chosen)) if chosen else None
+            if not chosen or not self._is_open_to(job, place):
+                return None
+            return place, evictions_for(job.entry, chosen)
+
+    def _is_open_to(self, job: JobContext, grants: list[Grant]) -> bool:
+        """Tell whether the quota tree lets the job use these places now."""
+        placements = tuple(grant.placement() for grant in grants)
+        return self._quota.is_open_to(job.entry, placements)
 
     def _search(
         self,

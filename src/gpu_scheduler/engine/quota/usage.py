@@ -114,7 +114,11 @@ class QuotaUsage:
         return Entry(waiting, shape, entry.group, entry.key, entry.static_class)
 
     def is_open_to(self, entry: Entry, placements: tuple[Placement, ...]) -> bool:
-        """Tell whether the quota tree lets the job use the GPU models of these places."""
+        """Tell whether the quota tree lets the job use the GPU models of these places.
+
+        Asked of the job as it was submitted: models may be open now that were closed to it before.
+        """
+        entry = self._state.queue.entries[entry.number]
         closed = self._closed_models(entry)
         if not closed:
             return True
