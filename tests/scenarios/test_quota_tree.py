@@ -278,6 +278,27 @@ def test_job_that_cannot_be_preempted_uses_only_models_of_its_guarantee() -> Non
     assert lab.held_by_model() == {("speech", "A100"): 8}
 
 
+def test_job_without_a_model_reclaims_only_models_that_its_quota_allows() -> None:
+    lab = QuotaLab(
+        a_quota("dept", gpus(2, model="H100", most=2), gpus(8)),
+        a_quota(
+            "team",
+            gpus(model="A100", most=0),
+            gpus(1, model="H100", most=1),
+            gpus(4),
+            parent="dept",
+        ),
+        nodes=[a_node(ordinal=0, gpus=4), a_node(ordinal=1, gpus=4, device={"model": "H100"})],
+    )
+    lab.submit("dept", 2, member_models=("A100", "H100"))
+    lab.settle()
+    (own,) = lab.submit("team", preemptible=False)
+    lab.settle()
+    assert own in lab.running()
+    assert lab.held_by_model()["team", "H100"] == 1
+    assert ("team", "A100") not in lab.held_by_model()
+
+
 def test_guarantee_of_a_model_comes_before_one_of_all_models() -> None:
     lab = QuotaLab(a_quota("vision", gpus(8, model="H100")), a_quota("any", gpus(8)), nodes=MIXED)
     lab.submit("any", 8, gpu_models=("H100",))

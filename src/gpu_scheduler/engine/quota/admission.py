@@ -61,6 +61,8 @@ SERVICE_AHEAD_MS = 7 * DAY_MS
 _NO_QUOTA = Quota()
 Check = tuple[str, int | None, int, int, int]
 """A resource, its limit, what is held of it, what is wanted, and the unit in which it is shown."""
+Numbers = tuple[int, int, int]
+"""What is wanted, the limit, and what is held."""
 
 
 @dataclass(slots=True, eq=False)
@@ -193,6 +195,54 @@ def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
 _NOTHING_SPENT = AccountUsage()
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a tenant, or of one `user` in it, with what it holds and has spent."""
+
+    tenant: str
+    user: str
+    quota: Quota
+    held: Amounts
+    usage: AccountUsage
+    period: BudgetPeriod
+    is_elastic: bool = False
+
+    def borrows(self, resource: str) -> bool:
+        """Tell whether more than the limit may be held as long as others leave it idle."""
+        return self.is_elastic and resource == GPUS
+
+    def checks(self, wanted: Amounts) -> tuple[Check, ...]:
+        """Every resource with its limit and what the account would hold."""
+        quota, held = self.quota, self.held
+        hours = held.gpu_milli_ms + self.usage.spent_gpu_milli_ms
+        return (
+            ("GPU memory MiB", quota.gpu_memory_mb, held.gpu_memory_mb, wanted.gpu_memory_mb, 1),
+            ("CPU cores", quota.cpu_milli, held.cpu_milli, wanted.cpu_milli, CPU_WHOLE_MILLI),
+            ("memory MiB", quota.memory_mb, held.memory_mb, wanted.memory_mb, 1),
+            ("concurrent jobs", quota.concurrent_jobs, held.jobs, wanted.jobs, 1),
+            (HOURS, quota.gpu_milli_ms, hours, wanted.gpu_milli_ms, GPU_HOUR),
+            (GPUS, quota.gpu_milli, held.gpu_milli, wanted.gpu_milli, WHOLE_MILLI),
+        )
+
+    def reason(self, resource: str, numbers: Numbers, unit: int, *, never: bool = False) -> Reason:
+        """Why a job waits that would be above this limit, or can `never` start."""
+        if resource == HOURS and self.usage.turns_ms and not never:
+            owner = f"user {self.user}" if self.user else f"tenant {self.tenant}"
+            return _budget_reason(owner, self.period, numbers, self.usage.turns_ms)
+        requested, limit, held = (_shown(number, unit) for number in numbers)
+        data: dict[str, str | int] = {
+            "held": held,
+            "limit": limit,
+            "requested": requested,
+            "resource": resource,
+            "tenant": self.tenant,
+        }
+        if not self.user:
+            return Reason(ReasonCode.QUOTA, tuple(data.items()))
+        data |= {"left": _shown(max(0, numbers[1] - numbers[2]), unit), "user": self.user}
+        return Reason(ReasonCode.USER_LIMIT, tuple(sorted(data.items())))
+
+
 def never_admitted(
     state: ClusterState, job: Job, usage: AccountUsage = _NOTHING_SPENT
 ) -> Reason | None:
@@ -278,13 +328,8 @@ class Admission:
             running = sum(amounts.jobs for amounts in self.holdings.tenants.values())
             if running >= most:
                 return Reason(ReasonCode.MOST_JOBS, (("limit", most),))
-        tenant = self._tenants.get(job.tenant)
-        if tenant is not None:
-            refused = self._over_quota(tenant, job, wanted)
-            if refused is not None:
-                return refused
         return (
-            self._over_user_quota(job, wanted)
+            self._over_limit(job, wanted)
             or self._held_back(self.tree, job, wanted)
             or self._over_pool(self.tree, job, wanted)
         )
@@ -292,15 +337,11 @@ class Admission:
     def over_budget(self, job: Job, wanted: Amounts) -> Reason | None:
         """Why the job may not start for want of GPU-hours, or None."""
         hours = Amounts(gpu_milli_ms=wanted.gpu_milli_ms)
-        tenant = self._tenants.get(job.tenant)
-        refused = None if tenant is None else self._over_quota(tenant, job, hours)
-        return (
-            refused or self._over_user_quota(job, hours) or self._held_back(self.tree, job, hours)
-        )
+        return self._over_limit(job, hours) or self._held_back(self.tree, job, hours)
 
     def is_over_user_limit(self, job: Job, wanted: Amounts) -> bool:
         """Tell whether the job's user would hold more than a user may."""
-        return self._over_user_quota(job, wanted) is not None
+        return self._over_limit(job, wanted, of_user=True) is not None
 
     def most_members(self, job: Job, limit_ms: int) -> int:
         """With how many members an elastic gang may start now; 0 if not with its minimum."""
@@ -329,16 +370,12 @@ class Admission:
         A budget that is used up may get its next period.
         """
         idle = QuotaTree(replace(self._limits, node_usage={}))
-        tenant = self._tenants.get(job.tenant)
-        if tenant is not None:
-            for resource, limit, current, request, unit in self._checks(tenant, wanted):
+        for limits in self._limits_of(job):
+            for resource, limit, current, request, unit in limits.checks(wanted):
                 if limit is None or request <= limit:
                     continue
-                if not (resource == GPUS and self._borrows(idle, tenant, job, request)):
-                    return _quota_reason(tenant.id, resource, (request, limit, current), unit)
-        for resource, limit, current, request, unit in self._user_checks(job, wanted):
-            if limit is not None and request > limit:
-                return self._user_reason(job, resource, (request, limit, current), unit)
+                if not (limits.borrows(resource) and self._borrows(idle, job, request)):
+                    return limits.reason(resource, (request, limit, current), unit, never=True)
         refused = self._held_back(idle, job, wanted)
         if refused is not None:
             return self._never_reason(idle, job, refused)
@@ -380,70 +417,43 @@ class Admission:
                 return count
         return len(job.members)
 
-    def _over_quota(self, tenant: Tenant, job: Job, wanted: Amounts) -> Reason | None:
-        if tenant.quota == _NO_QUOTA:
-            return None
-        for resource, limit, current, request, unit in self._checks(tenant, wanted):
-            if limit is None or not request or current + request <= limit:
-                continue
-            if resource == GPUS and self._borrows(self.tree, tenant, job, request):
-                continue
-            numbers = (request, limit, current)
-            turns_ms = self._tenant_usage.get(tenant.id, _NOTHING_SPENT).turns_ms
-            if resource == HOURS and turns_ms:
-                period = tenant.budget_period or self._policy.budget_period
-                return _budget_reason(f"tenant {tenant.id}", period, numbers, turns_ms)
-            return _quota_reason(tenant.id, resource, numbers, unit)
-        return None
-
-    def _borrows(self, tree: QuotaTree, tenant: Tenant, job: Job, milli: int) -> bool:
-        """Tell whether an elastic tenant may hold so much more than it is guaranteed."""
-        leaf = tree.leaf(job.tenant, job.user)
-        if not tenant.elastic or leaf is None or not self._can_be_reclaimed(job):
-            return False
-        return tree.accounts[ANY_MODEL].covers(leaf, milli, borrow=True)
-
-    def _over_user_quota(self, job: Job, wanted: Amounts) -> Reason | None:
-        for resource, limit, current, request, unit in self._user_checks(job, wanted):
-            if limit is not None and request and current + request > limit:
-                return self._user_reason(job, resource, (request, limit, current), unit)
-        return None
-
-    def _user_checks(self, job: Job, wanted: Amounts) -> tuple[Check, ...]:
+    def _limits_of(self, job: Job) -> list[Limits]:
+        """The limits of the job's tenant and user, as far as there are any."""
+        found = []
+        tenant = self._tenants.get(job.tenant)
+        own = None if tenant is None else tenant.budget_period
+        period = own or self._policy.budget_period
+        if tenant is not None and tenant.quota != _NO_QUOTA:
+            usage = self._tenant_usage.get(job.tenant, _NOTHING_SPENT)
+            held = self.holdings.of(job.tenant)
+            found.append(Limits(job.tenant, "", tenant.quota, held, usage, period, tenant.elastic))
         quota = self._user_quotas.get(job.tenant)
         if quota is None:
-            tenant = self._tenants.get(job.tenant)
             quota = self._user_quotas[job.tenant] = user_quota_of(tenant, self._policy.user_quota)
-        if quota is _NO_QUOTA:
-            return ()
-        usage = self._user_usage.get((job.tenant, job.user), _NOTHING_SPENT)
-        held = self.holdings.of_user(job.tenant, job.user)
-        return _checks_of(quota, held, usage.spent_gpu_milli_ms, wanted)
+        if quota is not _NO_QUOTA:
+            usage = self._user_usage.get((job.tenant, job.user), _NOTHING_SPENT)
+            held = self.holdings.of_user(job.tenant, job.user)
+            found.append(Limits(job.tenant, job.user, quota, held, usage, period))
+        return found
 
-    def _user_reason(
-        self, job: Job, resource: str, numbers: tuple[int, int, int], unit: int
-    ) -> Reason:
-        turns_ms = self._user_usage.get((job.tenant, job.user), _NOTHING_SPENT).turns_ms
-        if resource == HOURS and turns_ms:
-            tenant = self._tenants.get(job.tenant)
-            own = None if tenant is None else tenant.budget_period
-            period = own or self._policy.budget_period
-            return _budget_reason(f"user {job.user}", period, numbers, turns_ms)
-        requested, limit, held = numbers
-        data: tuple[tuple[str, str | int], ...] = (
-            ("held", _shown(held, unit)),
-            ("left", _shown(max(0, limit - held), unit)),
-            ("limit", _shown(limit, unit)),
-            ("requested", _shown(requested, unit)),
-            ("resource", resource),
-            ("tenant", job.tenant),
-            ("user", job.user),
-        )
-        return Reason(ReasonCode.USER_LIMIT, data)
+    def _over_limit(self, job: Job, wanted: Amounts, *, of_user: bool = False) -> Reason | None:
+        """The limit of its tenant or user above which the job would be, or None."""
+        for limits in self._limits_of(job):
+            for resource, limit, current, request, unit in limits.checks(wanted):
+                if limit is None or not request or current + request <= limit:
+                    continue
+                if of_user and not limits.user:
+                    continue
+                if not (limits.borrows(resource) and self._borrows(self.tree, job, request)):
+                    return limits.reason(resource, (request, limit, current), unit)
+        return None
 
-    def _checks(self, tenant: Tenant, wanted: Amounts) -> tuple[Check, ...]:
-        spent = self._tenant_usage.get(tenant.id, _NOTHING_SPENT).spent_gpu_milli_ms
-        return _checks_of(tenant.quota, self.holdings.of(tenant.id), spent, wanted)
+    def _borrows(self, tree: QuotaTree, job: Job, milli: int) -> bool:
+        """Tell whether an elastic tenant may hold so much more than it is guaranteed."""
+        leaf = tree.leaf(job.tenant, job.user)
+        if leaf is None or not self._can_be_reclaimed(job):
+            return False
+        return tree.accounts[ANY_MODEL].covers(leaf, milli, borrow=True)
 
     def _can_be_reclaimed(self, job: Job) -> bool:
         """Tell whether what the job holds can be reclaimed: only such jobs may borrow."""
@@ -633,18 +643,6 @@ def user_quota_of(tenant: Tenant | None, otherwise: Quota) -> Quota:
     return Quota(**limits)
 
 
-def _checks_of(quota: Quota, held: Amounts, spent: int, wanted: Amounts) -> tuple[Check, ...]:
-    hours = held.gpu_milli_ms + spent
-    return (
-        ("GPU memory MiB", quota.gpu_memory_mb, held.gpu_memory_mb, wanted.gpu_memory_mb, 1),
-        ("CPU cores", quota.cpu_milli, held.cpu_milli, wanted.cpu_milli, CPU_WHOLE_MILLI),
-        ("memory MiB", quota.memory_mb, held.memory_mb, wanted.memory_mb, 1),
-        ("concurrent jobs", quota.concurrent_jobs, held.jobs, wanted.jobs, 1),
-        (HOURS, quota.gpu_milli_ms, hours, wanted.gpu_milli_ms, GPU_HOUR),
-        (GPUS, quota.gpu_milli, held.gpu_milli, wanted.gpu_milli, WHOLE_MILLI),
-    )
-
-
 _NOTHING_HELD = Amounts()
 
 
@@ -652,18 +650,6 @@ def _gpu_memory_mb(request: Request) -> int:
     if request.mig_profile and not request.gpu_memory_total_mb:
         return request.gpu_count * mig_memory_mb(request.mig_profile)
     return request.gpu_memory_total_mb
-
-
-def _quota_reason(tenant: str, resource: str, numbers: tuple[int, int, int], unit: int) -> Reason:
-    requested, limit, held = (_shown(number, unit) for number in numbers)
-    data: tuple[tuple[str, str | int], ...] = (
-        ("held", held),
-        ("limit", limit),
-        ("requested", requested),
-        ("resource", resource),
-        ("tenant", tenant),
-    )
-    return Reason(ReasonCode.QUOTA, data)
 
 
 def is_for_gpus(refused: Reason) -> bool:
