@@ -185,6 +185,10 @@ def unknown_key(key: str) -> str:
     """An error message for an unknown key, with the most similar known key."""
     group, _, name = key.partition(".")
     if group not in GROUPS:
+        owners = [item.key for item in ITEMS.values() if item.name == group]
+        if owners and not name:
+            written = " or ".join(f"{key.partition('.')[0]}: {{{group}: ...}}" for key in owners)
+            return f"there is no group '{group}'; write it in its group, as in {written}"
         near = get_close_matches(group, GROUPS, n=1)
         advice = f"did you mean '{near[0]}'?" if near else f"groups are {', '.join(GROUPS)}"
         return f"there is no group '{group}'; {advice}"
@@ -249,7 +253,7 @@ message names the file and line or the variable, the value, and what is allowed.
 | command | what it does |
 |---|---|
 | `tgpu config sample` | prints a commented file with the default of every setting |
-| `tgpu config show` | prints the values in use and the source of each |
+| `tgpu config show [SETTING]` | prints the values in use and their sources; or explains one |
 | `tgpu config check [FILE]` | checks the settings; prints all errors and exits with code 2 |
 | `tgpu config schema` | prints a JSON Schema for editors |
 

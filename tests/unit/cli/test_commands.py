@@ -201,6 +201,17 @@ def test_list_can_be_filtered(server: FakeServer, tell: Tell) -> None:
     assert "expected pending" in tell("list", "--state", "sleeping", code=2)
 
 
+def test_list_and_history_take_patterns_of_names(server: FakeServer, tell: Tell) -> None:
+    submitted(server, name="grid lr=0.1")
+    submitted(server, name="grid lr=0.2")
+    submitted(server, name="other")
+    assert tell("list", "-J", "grid*", "-q").split() == ["job-1", "job-2"]
+    assert tell("list", "-J", "grid*", "-q", "-L", "1").split() == ["job-1"]
+    server.end("job-2")
+    assert "grid lr=0.2" in tell("history", "-J", "*lr*", "--tabs")
+    assert "lr" not in tell("history", "-J", "x*", "--tabs")
+
+
 def test_all_pages_are_read(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, tell: Tell
 ) -> None:

@@ -1,6 +1,7 @@
 """`tgpu config` prints, explains and checks settings."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,33 @@ def test_show_prints_values_and_their_sources(
     assert main(["config", "show", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["security.admins"]["value"] == ["ada", "bob"]
+
+
+def test_show_explains_one_setting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_SCHEDULER_GPU_SIMULATE", "2xA100-80GB")
+    assert main(["config", "show", "gpu.simulate"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"value +2xA100-80GB\n", shown)
+    assert re.search(r"about +Declared GPUs instead of real ones", shown)
+    for word, told in (
+        ("gpu.simulat", "did you mean 'gpu.simulate'?"),
+        ("num_gpus", "did you mean 'scheduler.num_gpus'?"),
+        ("jobs.yaml", "jobs.yaml: cannot be read"),
+    ):
+        assert main(["config", "show", word]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_setting_without_its_group_is_answered_with_the_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"num_gpus": 2}')
+    assert main(["config", "check", str(file)]) == 2
+    told = "there is no group 'num_gpus'; write it in its group, as in scheduler: {num_gpus: ...}"
+    assert told in capsys.readouterr().err
 
 
 def test_invalid_file_returns_2_and_names_line(

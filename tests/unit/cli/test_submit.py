@@ -505,6 +505,14 @@ def test_dry_run_without_server_says_that_nothing_was_checked(
     assert "tgpu: not checked by a server" in capsys.readouterr().err
 
 
+def test_gpu_memory_without_a_unit_is_warned_about(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for size, is_warned in (("20", True), ("20G", False), ("20480", False)):
+        assert main(["submit", "--gpu-memory", size, "true"]) == 0
+        assert ("20 MB of GPU memory; write 20G" in capsys.readouterr().err) == is_warned
+
+
 def test_missing_script_is_rejected_unless_forced_or_written_by_an_earlier_job(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,11 @@ def test_duration_means_time_ago(written: str, days_ago: float) -> None:
     assert before - days_ago * 86_400 <= found <= time.time() - days_ago * 86_400
 
 
+def test_age_may_be_written_as_for_sacct() -> None:
+    found = datetime.fromisoformat(past_moment("now-7days", "--since") or "").timestamp()
+    assert time.time() - found == pytest.approx(7 * 86_400, abs=3600)
+
+
 def test_past_day_starts_at_midnight() -> None:
     assert past_moment("2026-11-16", "--since") == "2026-11-16T00:00:00+00:00"
     today = datetime.fromisoformat(past_moment("today", "--since") or "")

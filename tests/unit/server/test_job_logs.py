@@ -51,6 +51,24 @@ def test_log_can_be_read_while_end_is_being_committed(
     asyncio.run(run())
 
 
+def test_job_that_could_not_be_started_has_no_output() -> None:
+    async def run() -> None:
+        loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        await loop.apply(SetNode(a_node()))
+        launch = Launch(argv=("true",), workdir="/", output="/missing/x")
+        await loop.apply(Submit(a_job(id="", name="train"), launch))
+        why = "cannot open the output file"
+        await loop.apply(Ended("job-1.1", exit_code=None, ran=False, detail=why))
+        source = JobLogs(loop, Agents(loop)).read_log("job-1", "job-1.1", 0, 0, 0, follow=False)
+        told = "the job has no output: it could not be started: cannot open the output file"
+        with pytest.raises(UnknownThing, match=told):
+            await anext(aiter(source))
+        await loop.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("pattern", "allocation_id", "path"),
     [

@@ -127,7 +127,8 @@ async def job_logs(context: Context, request: Request) -> Response:
         task = query.optional("task")
     if row.job.array is not None and task is None:
         raise InvalidRequest(
-            f"{display_name(row.job.id)} is an array; give a task, as in 12_4 or task=4"
+            f"{display_name(row.job.id)} is an array; give a task, as in "
+            f"{row.job.id.removeprefix('job-')}_{next(iter(row.job.array.tasks))}"
         )
     if task is not None and (row.job.array is None or task not in row.job.array.tasks):
         raise UnknownThing(f"{display_name(row.job.id)} has no task {task}")

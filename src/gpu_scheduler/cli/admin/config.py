@@ -6,10 +6,11 @@ import os
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from pathlib import Path
 
 from gpu_scheduler.cli.connection import add_tabs, print_answer, warn
 from gpu_scheduler.cli.parser import Options
-from gpu_scheduler.cli.text.tables import print_json, print_table
+from gpu_scheduler.cli.text.tables import print_json, print_pairs, print_table
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.settings.fields import ErrorCollector, messages_of
 from gpu_scheduler.settings.sources import Loaded, load, read_all
@@ -21,7 +22,7 @@ def register_config(parser: ArgumentParser) -> None:
     """Add the options."""
     add = Options(parser)
     add.choice("action", ACTIONS, "what to print; check only reads")
-    add.word("file", "FILE", "the file to read, as --config", nargs="?")
+    add.word("file", "FILE", "the file to read, as --config; or for show one setting", nargs="?")
     default = "default: $GPU_SCHEDULER_CONFIG, then the default locations"
     add.value("--config", None, "FILE", default)
     add.flag("--json", "print JSON instead of text")
@@ -57,6 +58,8 @@ def run_config(args: Namespace) -> int:
         return 0
     if args.file and args.config and args.file != args.config:
         raise InvalidRequest("two files given; leave out one")
+    if args.action == "show" and args.file and _is_key(args.file):
+        return _show_one(args)
     warnings: tuple[str, ...] = ()
     if args.action == "check":
         # Whether a server would start with these settings, and its warnings.
@@ -84,6 +87,38 @@ def run_config(args: Namespace) -> int:
         {key: {"value": value, "from": loaded.origins[key]} for key, value in values.items()},
         lambda: print_table(("SETTING", "VALUE", "FROM"), rows),
     )
+
+
+def _is_key(word: str) -> bool:
+    """Whether the word is the name of a setting and not of a file."""
+    from gpu_scheduler.settings.catalogue import ITEMS
+    from gpu_scheduler.settings.schema import GROUPS
+
+    if Path(word).exists() or word.endswith((".yaml", ".yml", ".json")):
+        return False
+    group, dot, _ = word.partition(".")
+    return bool(dot and group in GROUPS) or any(item.name == word for item in ITEMS.values())
+
+
+def _show_one(args: Namespace) -> int:
+    """Print one setting: its value, its origin and what it does."""
+    from gpu_scheduler.settings.catalogue import HIDDEN, ITEMS, plain_values, unknown_key
+
+    item = ITEMS.get(args.file)
+    if item is None:
+        keys = [key for key, other in ITEMS.items() if other.name == args.file]
+        advice = f"there is no setting '{args.file}'; did you mean '{' or '.join(keys)}'?"
+        raise InvalidRequest(advice if keys else unknown_key(args.file))
+    loaded = load(args.config)
+    value = plain_values(loaded.settings)[item.key]
+    value = HIDDEN if value and item.secret else value
+    origin = loaded.origins[item.key]
+    pairs = [
+        *(("setting", item.key), ("value", _text(value)), ("from", origin)),
+        *(("allowed", item.allowed), ("about", f"{item.about} {item.note}".strip())),
+    ]
+    document = {"key": item.key, "value": value, "from": origin, "about": item.about}
+    return print_answer(args, document, lambda: print_pairs(pairs))
 
 
 def _sample(args: Namespace) -> int:

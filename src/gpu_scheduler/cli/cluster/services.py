@@ -54,6 +54,13 @@ from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidReques
 from gpu_scheduler.wire.services import ReadinessRequest, RestartRequest, ServiceRequest
 
 ACTIONS = ("list", "create", "show", "scale", "update", "delete", "endpoints", "logs")
+_MEANT = {
+    **dict.fromkeys(("remove", "rm", "stop", "kill", "cancel"), "delete"),
+    **dict.fromkeys(("run", "start", "add", "deploy"), "create"),
+    **dict.fromkeys(("ls", "ps"), "list"),
+    **dict.fromkeys(("status", "describe"), "show"),
+}
+"""Words that people try, and the action to suggest instead."""
 HEADINGS = ("NAME", "ID", "STATE", "READY", "RESTARTS", "GPUS", "PORT", "USER")
 REPLICA_HEADINGS = ("REPLICA", "JOBID", "STATE", "READY", "ENDPOINT", "RESTARTS", "NOTE")
 PATH = f"{API}/services"
@@ -163,7 +170,7 @@ def run(args: Namespace) -> int:
     if action not in ACTIONS:
         from difflib import get_close_matches
 
-        near = get_close_matches(action, ACTIONS, n=1)
+        near = [_MEANT[action]] if action in _MEANT else get_close_matches(action, ACTIONS, n=1)
         advice = f"did you mean '{near[0]}'?" if near else f"write one of {', '.join(ACTIONS)}"
         raise InvalidRequest(f"'{action}' is not an action; {advice}")
     if command and action not in ("create", "update"):

@@ -642,6 +642,7 @@ class Top:
         return ""
 
     def _explain(self, job: str) -> None:
+        from gpu_scheduler.cli.jobs.columns import local_time, priority_text
         from gpu_scheduler.cli.jobs.show import (
             expected_end_text,
             expected_start_text,
@@ -653,18 +654,21 @@ class Top:
         answer = self._client.explain(job)
         now = time.time()
         position = answer.get("position")
+        started = found.get("state") in ("running", "scheduled") and found.get("started_at")
+        start = "" if started else expected_start_text(answer, now)
         pairs = [
             ("state", str(answer.get("state") or "")),
             ("reason", in_local_time(str(answer.get("reason") or ""))),
             ("queue position", "" if position is None else str(position)),
-            ("expected start", expected_start_text(answer, now)),
+            ("started", local_time(started) if started else ""),
+            ("expected start", start),
             ("by time limits", limit_start_text(answer, now)),
             ("based on", start_basis_text(answer)),
             ("expected end", expected_end_text(answer, now)),
             ("name", str(found.get("name") or "")),
             ("user", f"{found.get('user')} in {found.get('tenant_id')}"),
             ("GPUs", f"{found.get('gpu_count') or 0:g}"),
-            ("priority", str(found.get("priority") or "")),
+            ("priority", priority_text(found)),
             ("command", " ".join(map(str, found.get("command") or []))),
             ("directory", str(found.get("working_directory") or "")),
         ]

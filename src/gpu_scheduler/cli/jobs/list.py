@@ -64,7 +64,7 @@ def _add_filters(parser: ArgumentParser) -> Options:
     add.value("-u --user", None, "NAME", "jobs of this user; 'all' for all users")
     add.flag("-A --everybody", "the same as --user all; with --kube all namespaces")
     add.value("-T --tenant --tenant-id", None, "T", "jobs of this tenant")
-    add.value("-J --name", None, "NAME", "jobs with this name")
+    add.value("-J --name", None, "PATTERN", "jobs with this name; 'train*' also works")
     return add
 
 
@@ -149,7 +149,14 @@ def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], i
 
 
 def pages(client: Client, query: dict[str, object], limit: int) -> tuple[list[dict[str, Any]], int]:
-    """Up to `limit` jobs (0: all), and the total number."""
+    """Up to `limit` jobs (0: all), and the total number; the name may be a pattern."""
+    name = str(query.get("name") or "")
+    if "*" in name or "?" in name:
+        from fnmatch import fnmatchcase
+
+        every, _ = pages(client, query | {"name": None}, 0)
+        named = [job for job in every if fnmatchcase(job.get("name", ""), name)]
+        return (named[:limit] if limit else named), len(named)
     jobs: list[dict[str, Any]] = []
     total = 0
     while True:

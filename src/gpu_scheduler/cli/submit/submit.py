@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 FILES = (".yaml", ".yml", ".json")
+LARGEST_GB_TYPED_AS_MB = 192
+"""A request for so little GPU memory is probably one in gigabytes without the unit."""
 
 
 def register_submit(parser: ArgumentParser) -> None:
@@ -244,6 +246,10 @@ def _check(body: dict[str, Any], *, is_typed: bool, is_forced: bool) -> None:
     `is_typed` is a command from the command line, not from a file of jobs.
     """
     _warn_of_deadline(body)
+    for field in ("gpu_memory_mb", "gpu_memory_mb_per_gpu"):
+        size = body.get(field, 0)
+        if is_typed and 0 < size <= LARGEST_GB_TYPED_AS_MB:
+            warn(f"warning: the job requests {size} MB of GPU memory; write {size}G for gigabytes")
     program = missing_program(body.get("command", []), body)
     place = body.get("working_directory", "")
     if program and os.path.isdir(os.path.join(place, program)):  # noqa: PTH112, PTH118

@@ -45,6 +45,8 @@ def past_moment(text: str | None, option: str) -> str | None:
     if text is None:
         return None
     word = " ".join(text.lower().split())
+    if word.startswith("now-"):  # as for sacct: now-7days
+        word = word.removeprefix("now-")
     now = datetime.now().astimezone()
     ago_s = None if ":" in word else seconds_of(word, "d")
     moment: datetime | None

@@ -30,6 +30,8 @@ MESSAGES = {
     "preempted": "job preempted",
     "requeued": "job requeued",
 }
+NOT_STARTED = "could not be started"
+"""The start of the reason of a job of which no program ran."""
 log = structlog.get_logger("jobs")
 
 
@@ -49,6 +51,8 @@ class JobLogs:
             # A server that runs as root must not read files that a user names.
             number = allocation_id.rpartition(".")[0].removeprefix("job-")
             row = await asyncio.to_thread(self._loop.store.job, job_id)
+            if row is not None and row.reason.startswith(NOT_STARTED):
+                raise UnknownThing(f"the job has no output: it {row.reason}")
             file = output_file(launch.output, number, "" if row is None else row.job.name)
             path = os.path.join(launch.workdir, file)  # noqa: PTH118  only a name
             raise UnknownThing(f"the job writes its output to {path}; read it there")

@@ -173,6 +173,8 @@ class PostgresLease:
         """Run statements in one transaction; any failure becomes `StoreUnavailable`."""
         import psycopg  # noqa: PLC0415 - only where PostgreSQL is used
 
+        from gpu_scheduler.store.postgres.connection import first_line  # noqa: PLC0415 - the same
+
         with self._lock:
             try:
                 if self._connection is None:
@@ -183,8 +185,7 @@ class PostgresLease:
                 raise LeaseRowLocked("another transaction has locked the lease row") from error
             except psycopg.Error as error:
                 self.close()  # the state of the connection is unknown
-                reason = " ".join(str(error).split())
-                raise StoreUnavailable(f"cannot read the lease: {reason}") from error
+                raise StoreUnavailable(f"cannot read the lease: {first_line(error)}") from error
 
 
 @runtime_checkable
