@@ -222,3 +222,14 @@ def test_partially_written_line_is_not_submitted(tmp_path: Path) -> None:
         assert words == ["first", "100", "last"]
 
     with_file(tmp_path, test)
+
+
+def test_huge_file_is_not_read_into_memory(tmp_path: Path) -> None:
+    with (tmp_path / "jobs.txt").open("wb") as file:
+        file.truncate(1 << 40)
+
+    async def test(jobs_file: JobsFile, _: MemoryStore) -> None:
+        with pytest.raises(InvalidInput, match="has more than 16 MiB"):
+            await jobs_file.read()
+
+    with_file(tmp_path, test)

@@ -40,6 +40,9 @@ from gpu_scheduler.wire.jobs import JobRequest
 NEVER_EXPIRES_MS = 1 << 52
 """Idempotency keys expire by age, but a line must never be submitted again."""
 OTHERS_MAY_WRITE = 0o022
+MOST_BYTES = 16 << 20
+"""A larger file is not read: its owner could let the server run out of memory, also by a hole."""
+MOST_REPORTED = 1000
 SERVER_PREFIXES = ("GPU_SCHEDULER_", "LISTEN_", "SYSTEMD_", "WATCHDOG_", "MEMORY_PRESSURE_")
 """Variables for the server itself, which may hold its secrets."""
 SERVICE_VARIABLES = frozenset(
@@ -115,7 +118,13 @@ class JobsFile:
             status = os.fstat(file.fileno())
             caller = self._owner(status)
             try:
-                text = self._settled(file.read(), status).decode("utf-8-sig")
+                data = file.read(MOST_BYTES + 1)
+                if len(data) > MOST_BYTES:
+                    raise InvalidInput(
+                        f"has more than {MOST_BYTES >> 20} MiB; remove lines of old jobs",
+                        file=str(self._path),
+                    )
+                text = self._settled(data, status).decode("utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 raise InvalidInput(f"cannot be read: {error}", file=str(self._path)) from error
             return text.splitlines(), caller
@@ -191,7 +200,7 @@ class JobsFile:
 
     def _report(self, problem: str) -> None:
         """Log a problem once, because the same line is read again and again."""
-        if problem not in self._reported:
+        if problem not in self._reported and len(self._reported) < MOST_REPORTED:
             self._reported.add(problem)
             log.warning("jobs file problem", file=str(self._path), problem=problem)
 
