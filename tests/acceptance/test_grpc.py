@@ -1,10 +1,12 @@
 """SchedulerService as other programs use it: clients are built by server reflection."""
 
+import resource
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +25,16 @@ from tests.cluster import Cluster, a_cluster
 
 SERVICE = "gpu_scheduler.v1.SchedulerService"
 LONGEST_S = 30
+FILES_OF_SERVER = 1024
 DETAILS = "grpc-status-details-bin"
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A server and a node, without TLS as by default on loopback."""
+    """A server and a node, without TLS as by default on loopback; few files may be open."""
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, FILES_OF_SERVER), most))
     with a_cluster(
         "n1",
         api_max_jobs_per_request="2000",
@@ -37,7 +42,11 @@ def cluster() -> Iterator[Cluster]:
         api_requests_burst="20",
         grpc_max_message_mb="1",
     ) as running:
-        yield running
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        try:
+            yield running
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
 
 
 @pytest.fixture(scope="module")
@@ -423,3 +432,16 @@ with grpc.insecure_channel(address) as channel:
         timeout=LONGEST_S,
     )
     assert ended.stdout == "3 cancelled\n", ended.stderr
+
+
+def test_very_many_connections_leave_the_server_files_for_others(cluster: Cluster) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < FILES_OF_SERVER + 200:
+        pytest.skip("this process may not open more files than the server")
+    host, _, port = cluster.nodes_address.rpartition(":")
+    with ExitStack() as opened:
+        for _ in range(FILES_OF_SERVER):
+            opened.enter_context(socket.create_connection((host, int(port)), timeout=LONGEST_S))
+        with cluster.client() as client:
+            assert client.call("GET", "/api/v1/me")["role"] == "admin"
+    with grpc.insecure_channel(cluster.nodes_address) as channel:
+        grpc.channel_ready_future(channel).result(LONGEST_S)

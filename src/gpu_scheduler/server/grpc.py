@@ -29,7 +29,7 @@ from gpu_scheduler.api.grpc.scheduler_service import (
     add_scheduler_service,
 )
 from gpu_scheduler.api.ha.leadership_gate import LeadershipStatus
-from gpu_scheduler.api.http.listeners import CannotListen
+from gpu_scheduler.api.http.listeners import CannotListen, most_open_files
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import KeepAuthority
@@ -363,6 +363,8 @@ def _options(settings: Settings) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", message_bytes),
         ("grpc.max_concurrent_streams", grpc_settings.max_streams),
+        # Very many connections must not use up the files that HTTP and the database need.
+        ("grpc.max_allowed_incoming_connections", most_open_files() // 2),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),
         # Agents send pings more often than gRPC allows by default.

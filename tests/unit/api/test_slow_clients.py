@@ -1,12 +1,14 @@
 """Slow and greedy clients lose their connections and affect no other client."""
 
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.http.listeners import ConnectionLimit
 from gpu_scheduler.api.interfaces import Bounds
 from tests.unit.api.lab import ApiLab
@@ -110,3 +112,16 @@ def test_server_answers_while_other_clients_are_slow(lab: ApiLab) -> None:
     assert lab.get("/health").status == 200
     for opened in slow:
         opened.close()
+
+
+def test_users_together_leave_connections_for_root_and_for_the_user_of_the_server() -> None:
+    limit = ConnectionLimit(512, PATIENCE_S, total=8)
+    users = [Peer(uid=uid, unix=True) for uid in (70_001, 70_002, 70_003)]
+    assert [limit.add(users[0]) for _ in range(5)] == [True] * 4 + [False]
+    assert [limit.add(users[1]) for _ in range(4)] == [True] * 3 + [False]
+    assert not limit.add(users[2])
+    own = [Peer(uid=0, unix=True), Peer(uid=os.geteuid(), unix=True)]
+    assert [limit.add(peer) for peer in own] == [True, True]
+    for peer in (*[users[0]] * 5, *[users[1]] * 4, users[2], *own):
+        limit.remove(peer)
+    assert limit.add(users[2])

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import resource
 import socket
 import ssl
 import stat
@@ -33,28 +34,49 @@ from gpu_scheduler.client.keepalive import keep_alive
 from gpu_scheduler.model.errors import ClusterError
 
 MOST_HEADERS = 100
+MOST_FILES = 1 << 20
+"""Taken for the limit of open files where there is none."""
 MOST_HEADER_BYTES = 64 << 10
 
 
-class ConnectionLimit:
-    """How many connections each peer may hold, and how long a request header may take."""
+def most_open_files() -> int:
+    """The files and connections that this process may have open (RLIMIT_NOFILE)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft > 0 else MOST_FILES
 
-    def __init__(self, most: int, header_timeout_s: float) -> None:
+
+class ConnectionLimit:
+    """How many connections each peer may hold, and how long a request header may take.
+
+    The `total` of all connections leaves open files for the database, for root and for the user of
+    the server. Another peer may have half of it at most.
+    """
+
+    def __init__(self, most: int, header_timeout_s: float, total: int | None = None) -> None:
         """Start without connections."""
+        self._total = most_open_files() // 4 if total is None else total
         self.most = most
         self.header_timeout_s = header_timeout_s
         self._open: dict[object, int] = {}
+        self._count = 0
 
     def add(self, peer: Peer) -> bool:
-        """Count a connection; return False if the peer has too many."""
+        """Count a connection; return False if the peer, or all together, have too many."""
         key = _key(peer)
         self._open[key] = self._open.get(key, 0) + 1
-        return self._open[key] <= self.most or peer.uid == ROOT
+        self._count += 1
+        if peer.uid == ROOT:
+            return True
+        if peer.uid == os.geteuid():
+            return self._open[key] <= self.most
+        most = min(self.most, self._total // 2)
+        return self._open[key] <= most and self._count <= self._total
 
     def remove(self, peer: Peer) -> None:
         """Count a closed connection."""
         key = _key(peer)
         self._open[key] -= 1
+        self._count -= 1
         if not self._open[key]:
             del self._open[key]
 
