@@ -9,7 +9,7 @@ from gpu_scheduler.api.auth.accounts import Directory
 from gpu_scheduler.api.auth.sessions import Sessions
 from gpu_scheduler.api.expected_times import Explainer
 from gpu_scheduler.api.http.idempotency import IdempotencyStore
-from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
+from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit, RateLimit
 from gpu_scheduler.api.http.request import Query, Request
 from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service
 from gpu_scheduler.api.nodes.streams import TerminalStreams
@@ -27,6 +27,7 @@ from gpu_scheduler.wire.jobs import read_job_name
 MOST_READERS = 64
 MOST_MEMBER_LOGS = 1024
 """So many logs of members are followed at the same time for one user."""
+TESTS_PER_MINUTE = 5
 MOST_WHAT_IFS = 2
 """So many what-if questions of one user are answered at the same time."""
 ME = "@me"
@@ -60,6 +61,11 @@ class Context:
         self.logs = logs
         self.terminals = terminals
         self.log_streams = ConcurrencyLimit(settings.bounds.logs_per_user, "logs")
+        self.target_tests = RateLimit(
+            TESTS_PER_MINUTE / 60,
+            TESTS_PER_MINUTE,
+            excess=f"sends more than {TESTS_PER_MINUTE} test notifications a minute",
+        )
         self.member_logs = ConcurrencyLimit(MOST_MEMBER_LOGS, "logs of members of gangs")
         self.what_ifs = ConcurrencyLimit(MOST_WHAT_IFS, "what-if questions")
         self.explainer = Explainer(service)

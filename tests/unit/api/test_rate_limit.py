@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,6 +18,9 @@ from gpu_scheduler.api.http.rate_limit import (
 )
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.model.identity import Caller, Role
+from gpu_scheduler.notify.delivery import Senders
+from gpu_scheduler.settings.fields import Target
+from gpu_scheduler.settings.groups.operations import NotificationSettings
 from gpu_scheduler.store.interface import JobQuery
 from tests.unit.api.lab import ApiLab, Reply
 
@@ -183,3 +186,28 @@ def test_followed_logs_of_large_gangs_are_limited_by_their_members() -> None:
             pass
     with logs.hold("ann", 400):
         pass
+
+
+class ProgramTarget:
+    """A target that is a program of the site, which jobs may use."""
+
+    settings = NotificationSettings(
+        targets={"pager": Target(kind="command", command=("/bin/true",), for_jobs=True)}
+    )
+    lanes: ClassVar[dict[str, Any]] = {}
+
+    async def test(self, target: str, user: str) -> str:
+        await Senders(self.settings).send(target, {"user": user}, 0)
+        return ""
+
+
+def test_user_cannot_start_programs_of_the_site_without_end_by_test_notifications() -> None:
+    with ApiLab(authenticators=[ByHeader()], server_uid=0, notifications=ProgramTarget()) as lab:
+
+        def tested(user: str) -> int:
+            headers = {"X-Test-User": user}
+            return lab.post("/notifications/pager/test", {}, headers=headers).status
+
+        assert [tested("ann") for _ in range(7)] == [200] * 5 + [429] * 2
+        assert tested("bob") == 200
+        assert [tested("boss") for _ in range(7)] == [200] * 7
