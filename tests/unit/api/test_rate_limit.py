@@ -188,6 +188,19 @@ def test_followed_logs_of_large_gangs_are_limited_by_their_members() -> None:
         pass
 
 
+def test_user_cannot_fill_the_database_with_very_many_changes() -> None:
+    bounds = Bounds(body_mb_per_hour=0.02, bulk_bytes=20_000)
+    with ApiLab(authenticators=[ByHeader()], server_uid=0, bounds=bounds) as lab:
+        headers = {"X-Test-User": "ann"}
+        job_id = lab.post("/jobs", {"command": ["true"], "hold": True}, headers=headers).json[
+            "job_id"
+        ]
+        paths = [f"/jobs/{job_id}/{change}" for change in ("release", "hold")] * 20
+        statuses = [lab.post(path, {}, headers=headers).status for path in paths]
+        assert (statuses[0], statuses[-1]) == (200, 429)
+        assert lab.get(f"/jobs/{job_id}", headers=headers).status == 200
+
+
 class ProgramTarget:
     """A target that is a program of the site, which jobs may use."""
 

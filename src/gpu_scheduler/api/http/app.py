@@ -122,6 +122,8 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ANONYMOUS = Caller(user="")
 EVENTS = "list_events"
 MB, HOUR_S = 1_000_000, 3_600
+CHANGE_BYTES = 1_000
+"""What a change adds to the database besides its body: an event and an entry of the audit log."""
 log = structlog.get_logger("api")
 Methods = dict[str, Operation]
 
@@ -402,6 +404,8 @@ class App:
         is_change = operation.method not in READING and not operation.stays_here
         if is_change and not caller.may_change:
             raise Forbidden(f"'{caller.user}' has the role viewer, which may not change anything")
+        if is_change and not caller.is_admin:
+            self._body_limit.take(caller.user, CHANGE_BYTES)
         return caller
 
     def _authenticate(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:

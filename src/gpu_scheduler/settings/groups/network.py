@@ -46,7 +46,8 @@ class ApiSettings:
     body_mb_per_hour: float = setting(
         500.0,
         "Megabytes that one caller (except admins) may send in the bodies of requests within an "
-        "hour, such as scripts and environments of jobs, which the database stores; 0: no limit. "
+        "hour, such as scripts and environments of jobs, which the database stores; each change "
+        "counts 1 kB more. 0: no limit. "
         "Further requests get status 429 and `Retry-After`.",
         least=0,
         most=1_000_000_000,
