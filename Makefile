@@ -48,6 +48,7 @@ soak: $(READY) parts ## without a time limit: faults, kills, a real fleet, attac
 	$(BIN)/python -m tests.faults 0-$$(($${CHAOS_WORLDS:-20000} - 1)) --jobs 2
 	$(BIN)/python -m tests.kubernetes.faults 0-$$(($${KUBERNETES_WORLDS:-2000} - 1)) --jobs 2
 	CHAOS_KILLS=$${CHAOS_KILLS:-500} FLEET_AGENTS=$${FLEET_AGENTS:-20} FLEET_FAULTS=$${FLEET_FAULTS:-100} \
+		DASHBOARD_MINUTES=$${DASHBOARD_MINUTES:-10} \
 		$(BIN)/python -m pytest -s tests/chaos tests/kubernetes/faults/test_live.py
 	TGPU_COMPARED_CLUSTERS=$${COMPARED_CLUSTERS:-100} \
 		$(BIN)/python -m pytest tests/kubernetes/test_filters_against_kube_scheduler.py
