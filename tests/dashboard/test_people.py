@@ -16,6 +16,10 @@ pytestmark = pytest.mark.slow
 def server() -> Iterator[RealServer]:
     with a_state_dir() as state_dir:
         running = RealServer(state_dir)
+        prices = {"GPU_HOUR": '{"A100": 3600}', "CURRENCY": "CHF"}
+        running.environment |= {
+            f"GPU_SCHEDULER_COSTS_{name}": text for name, text in prices.items()
+        }
         running.start("8xA100-80GB")
         running.tgpu("tenants", "create", "vision", "--weight", 3, "--max-gpu-hours", 100)
         yield running
@@ -49,3 +53,14 @@ def test_people_see_quotas_fair_share_waits_cost_and_estimates(
     expect(page.get_by_role("region", name="Estimates")).to_contain_text("to be judged")
     check_looks(page, "people", axe)
     server.tgpu("cancel", held)
+
+
+def test_job_shows_its_gpu_hours_and_their_cost(
+    page: Page, server: RealServer, address: str
+) -> None:
+    job = server.submit("--gpus", 2, "--", "sleep", 1)
+    server.json("wait", job)
+    page.goto(f"{address}/#/jobs/{job}")
+    facts = page.get_by_role("region", name="Facts")
+    expect(facts).to_contain_text(re.compile(r"Cost of GPUs[\d.]+ CHF"))
+    expect(facts).to_contain_text("GPU-hours")

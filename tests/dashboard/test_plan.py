@@ -66,6 +66,8 @@ def test_job_shows_who_is_before_it_and_whose_end_is_unknown(
     before = page.get_by_role("region", name="Before it")
     expect(before).to_contain_text("depends on the unknown end of")
     expect(before.get_by_role("link", name=jobs["endless"]).first).to_be_visible()
+    page.get_by_label("Ahead").select_option("24 h")
+    expect(page.get_by_role("img", name=re.compile("Time line of 8 GPUs"))).to_be_visible()
 
 
 def test_plan_looks_right_for_everybody(

@@ -66,11 +66,14 @@ export interface AttemptForm {
   detail: string;
   allocation: Place[];
   measured: MeasureForm | null;
+  gpu_hours: number;
+  cost: number | null;
 }
 
 export interface AttemptList {
   attempts: AttemptForm[];
   next_task: number | null;
+  currency: string;
 }
 
 export interface AuditForm {

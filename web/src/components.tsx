@@ -107,6 +107,7 @@ export interface Column<T> {
   of: (row: T) => ComponentChildren;
   right?: boolean;
   grow?: boolean;
+  wrap?: boolean;
   title?: string;
   sort?: string;
   key?: string;
@@ -129,7 +130,7 @@ export function Table<T>({ columns, rows, id, label }: { columns: Column<T>[]; r
           {rows.map((row) => (
             <tr key={id(row)}>
               {columns.map((column) => (
-                <td key={column.key ?? column.name} class={`${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`}>
+                <td key={column.key ?? column.name} class={`${column.right ? "right" : ""} ${column.grow ? "grow" : ""} ${column.wrap ? "wrap" : ""}`}>
                   {column.of(row)}
                 </td>
               ))}

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { act } from "./actions";
 import type { Action } from "./actions";
 import { call, useLive } from "./api";
-import type { AttemptForm, Explanation, JobForm, MeasureForm } from "./api-types";
+import type { AttemptForm, AttemptList, Explanation, JobForm, MeasureForm } from "./api-types";
 import { Chart } from "./chart";
 import { Code, Facts, JobLink, Problem, State, Table, Who } from "./components";
 import { duration, isNarrow, memory, plural, since, time, trim, until } from "./format";
@@ -37,7 +37,7 @@ export function JobPage({ id }: { id: string }): JSX.Element {
       {job.redacted ? <p class="note">This is a job of {job.user}: only its size, its place and its times are shown.</p> : null}
       {why.data && why.data.state !== "running" ? <Why why={why.data} /> : job.reason ? <p class="note">{job.reason}</p> : null}
       <section class="card" aria-label="Facts">
-        <Facts of={factsOf(job)} />
+        <Facts of={factsOf(job, attempts.data)} />
         {job.command.length ? <Code text={line(job.command)} /> : null}
       </section>
       {job.array ? <Tasks job={job} /> : null}
@@ -49,7 +49,17 @@ export function JobPage({ id }: { id: string }): JSX.Element {
   );
 }
 
-function factsOf(job: JobForm): [string, JSX.Element | string | number | JSX.Element[] | null][] {
+// GPU-hours and their cost, of all attempts; no cost where no price is set.
+function spent(list: AttemptList | null): [string, string][] {
+  const hours = (list?.attempts ?? []).reduce((sum, one) => sum + one.gpu_hours, 0);
+  const cost = (list?.attempts ?? []).reduce((sum, one) => sum + (one.cost ?? 0), 0);
+  return [
+    ["GPU-hours", hours ? trim(hours, hours < 1 ? 4 : 2) : ""],
+    ["Cost of GPUs", cost ? `${trim(cost, cost < 1 ? 4 : 2)} ${list?.currency ?? ""}` : ""],
+  ];
+}
+
+function factsOf(job: JobForm, attempts: AttemptList | null): [string, JSX.Element | string | number | JSX.Element[] | null][] {
   const limit = job.time_limit_minutes;
   const ran = job.started_at && job.state !== "pending" ? since(job.started_at, job.ended_at ? Date.parse(job.ended_at) : Date.now()) : "";
   return [
@@ -74,6 +84,7 @@ function factsOf(job: JobForm): [string, JSX.Element | string | number | JSX.Ele
     ["Not before", job.begin_at ? time(job.begin_at) : ""],
     ["After", job.dependencies.length ? job.dependencies.map((one) => <span key={one.job_id}>{one.type} <JobLink id={one.job_id} /> </span>) : ""],
     ["Sweep", job.sweep],
+    ...spent(attempts),
     ["Image", job.image],
     ["Attach", job.attach.length ? job.attach.join(" ") : ""],
   ];
@@ -235,7 +246,7 @@ function Tasks({ job }: { job: JobForm }): JSX.Element {
   return (
     <section class="card" aria-label="Tasks">
       <h2>{plural(job.array?.count ?? 0, "task")}</h2>
-      <Facts of={Object.entries(job.array?.states ?? {}).map(([state, tasks]): [string, string] => [state, tasks])} />
+      <Facts of={Object.entries(job.array?.states ?? {}).map(([state, tasks]): [string, string] => [state, `${/^\d+$/.test(tasks) ? "task" : "tasks"} ${tasks}`])} />
       {page.data?.tasks.length ? (
         <Table
           label="Tasks that have started"

@@ -119,6 +119,11 @@ export function Plan({ job }: { job: string }): JSX.Element {
   );
 }
 
+// The job, or its task.
+function nameOf(run: PlannedRun): string {
+  return `${run.job_id}${run.task === null ? "" : `_${run.task}`}`;
+}
+
 function hoursText(hours: number): string {
   return hours < 48 ? `${hours} h` : `${hours / 24} d`;
 }
@@ -202,9 +207,10 @@ function Before({ plan, run }: { plan: PlanForm; run: PlannedRun | null }): JSX.
       {run.depends_on.length ? (
         <p class="note note-bad">
           This start depends on the unknown end of{" "}
-          {run.depends_on.map((id) => (
+          {run.depends_on.map((id, place) => (
             <span key={id}>
-              <JobLink id={id} />{" "}
+              {place ? ", " : ""}
+              <JobLink id={id} />
             </span>
           ))}
           : nothing says how long {run.depends_on.length === 1 ? "it runs" : "they run"}.
@@ -216,7 +222,7 @@ function Before({ plan, run }: { plan: PlanForm; run: PlannedRun | null }): JSX.
           <ul>
             {before.map((one) => (
               <li key={runId(one)}>
-                {one.job_id ? <JobLink id={one.job_id} /> : "a job"} of {one.user || "another user"}, until {one.end_unknown ? "an unknown time (its time limit or default ends " : ""}
+                {one.job_id ? <JobLink id={one.job_id}>{nameOf(one)}</JobLink> : "a job"} of {one.user || "another user"}, until {one.end_unknown ? "an unknown time (its time limit or default ends " : ""}
                 {time(one.end_unknown ? (one.latest_end ?? one.end) : one.end)}
                 {one.end_unknown ? ")" : ""}
               </li>
@@ -238,7 +244,7 @@ function RunDetail({ run, close }: { run: PlannedRun; close: () => void }): JSX.
   return (
     <aside class="card detail" aria-label="The chosen run">
       <div class="tile-head">
-        <h2>{run.job_id ? `${run.job_id}${run.task === null ? "" : `_${run.task}`}` : "A job of another user"}</h2>
+        <h2>{run.job_id ? nameOf(run) : "A job of another user"}</h2>
         <button type="button" class="small plain" aria-label="Close" onClick={close}>
           ×
         </button>
@@ -269,7 +275,7 @@ function RunTable({ plan, choose }: { plan: PlanForm; choose: (id: string) => vo
   const [most, setMost] = useState(100);
   const columns: Column<PlannedRun>[] = [
     { name: "What", of: (run) => <span class={`state state-${run.kind === "running" ? "running" : run.kind === "reserved" ? "upcoming" : "plain"}`}>{run.kind}</span> },
-    { name: "Job", of: (run) => (run.job_id ? <JobLink id={run.job_id}>{`${run.job_id}${run.task === null ? "" : `_${run.task}`}`}</JobLink> : "–") },
+    { name: "Job", of: (run) => (run.job_id ? <JobLink id={run.job_id}>{nameOf(run)}</JobLink> : "–") },
     { name: "User", of: (run) => (run.user ? <Who name={run.user} /> : "–") },
     { name: "Start", of: (run) => `${time(run.start)}${run.depends_on.length ? " ?" : ""}` },
     { name: "End", of: (run) => (run.end ? (run.end_unknown ? "unknown" : time(run.end)) : "–") },

@@ -346,7 +346,7 @@ function Answers({ body, isValid, change }: { body: JobRequest; isValid: boolean
     { name: "Expected end", of: ({ answer }) => (answer.error ? "" : answer.expected_end ? time(answer.expected_end) : answer.expected_start && answer.latest_end ? `by ${time(answer.latest_end)}` : "unknown") },
     { name: "Cost of GPUs", of: ({ answer }) => (!answer.cost ? "–" : `${trim(answer.cost)} ${currency}`), right: true },
     { name: "Delays", of: ({ answer }) => (answer.effect?.later ? plural(answer.effect.later, "job") : answer.error ? "" : "nobody") },
-    { name: "Where, or why not", of: ({ answer }) => <span class="muted">{answer.error || reasonText(answer)}</span>, grow: true },
+    { name: "Where, or why not", of: ({ answer }) => <span class="muted">{answer.error || reasonText(answer)}</span>, wrap: true },
     {
       name: "",
       of: (row) =>

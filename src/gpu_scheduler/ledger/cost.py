@@ -9,9 +9,10 @@ a bill. A price change applies only to later usage.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from gpu_scheduler.ledger.units import HOUR_MS, decimal_text, half_up
 from gpu_scheduler.ledger.usage import UsageInterval
@@ -111,6 +112,16 @@ class PriceList:
         """The prices at this time."""
         place = bisect_right(self.moments, moment_ms)
         return self.changes[place - 1][1] if place else self.first
+
+    def of_gpus(self, gpu_milli: Mapping[str, int], start_ms: int, end_ms: int) -> int:
+        """The cost of GPUs by model over a time, in millionths of the currency."""
+        turns = [start_ms, *(turn for turn in self.moments if start_ms < turn < end_ms), end_ms]
+        cost = sum(
+            milli * (until_ms - from_ms) * self.at(from_ms).of_gpu(model)
+            for from_ms, until_ms in pairwise(turns)
+            for model, milli in gpu_milli.items()
+        )
+        return half_up(cost, Item.GPU.hour)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,6 +214,7 @@ def test_failed_job_can_be_retried_and_keeps_attempts(lab: ApiLab) -> None:
     assert lab.post(f"/jobs/{job_id}/retry").status == 200
     lab.start(job_id, attempt=2)
     attempts = lab.get(f"/jobs/{job_id}/attempts").json["attempts"]
+    assert all(one["gpu_hours"] >= 0 and one["cost"] is not None for one in attempts)
     assert [(one["attempt"], one["state"], one["exit_code"]) for one in attempts] == [
         (1, "failed", 3),
         (2, "running", None),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.cost import CSV_HEADER, Bill, Item, Prices, priced_bill
+from gpu_scheduler.ledger.cost import CSV_HEADER, Bill, Item, PriceList, Prices, priced_bill
 from gpu_scheduler.ledger.units import Period
 from gpu_scheduler.ledger.usage import UsageInterval
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
@@ -41,6 +41,17 @@ def cost(interval: UsageInterval, prices: Prices) -> int:
 def test_one_hour_costs_hourly_price() -> None:
     assert cost(an_interval(), PRICES) == 2_500_000 + 4 * 40_000 + 8 * 5_000
     assert cost(an_interval(end_ms=NOV_15_2025), PRICES) == 0
+
+
+def test_gpus_cost_what_was_valid_at_each_moment() -> None:
+    dearer = Prices(gpu_micro=(("A100", 5_000_000),))
+    first = Prices(gpu_micro=(("A100", 2_500_000),))
+    prices = PriceList(first=first, changes=((HOUR, dearer),))
+    assert prices.of_gpus({"A100": 1000}, 0, HOUR) == 2_500_000
+    assert prices.of_gpus({"A100": 500}, 0, 2 * HOUR) == 1_250_000 + 2_500_000
+    assert prices.of_gpus({"A100": 1000}, HOUR, HOUR) == 0
+    with pytest.raises(UnknownThing, match="B200"):
+        prices.of_gpus({"B200": 1000}, 0, HOUR)
 
 
 def test_half_a_millionth_is_rounded_up() -> None:

@@ -212,7 +212,7 @@ def fill_in_starts(
 
 
 class AttemptForm(Struct):
-    """One attempt of a job or task, running or ended."""
+    """One attempt of a job or task, running or ended; `cost` is that of its GPUs, so far."""
 
     id: str
     job_id: str
@@ -226,6 +226,8 @@ class AttemptForm(Struct):
     detail: str
     allocation: list[Place]
     measured: MeasureForm | None = None
+    gpu_hours: float = 0
+    cost: float | None = None
 
 
 class ArrayTask(Struct):

@@ -7,6 +7,7 @@ in `submit`.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -47,6 +48,7 @@ from gpu_scheduler.control.messages import (
     Submit,
     Update,
 )
+from gpu_scheduler.ledger.units import HOUR_MS
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
@@ -60,6 +62,7 @@ from gpu_scheduler.model.job import (
 )
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import AttemptMeasure
+from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.store.interface import MAX_INT, JobQuery, JobVisibility, Store, SweepCount
 from gpu_scheduler.store.rows import AttemptRow, EnvironmentRow, JobRow, TaskRow
 from gpu_scheduler.wire.job_reader import SHELL, read_patch
@@ -83,6 +86,7 @@ class AttemptList(Struct, omit_defaults=True):
 
     attempts: list[AttemptForm]
     next_task: int | None = None
+    currency: str = ""
 
 
 class ArrayTaskPage(Struct):
@@ -271,9 +275,24 @@ async def list_attempts(context: Context, request: Request) -> Response:
         _read_attempts, context.service.store, row, task, after
     )
     measured = {one.allocation_id: one for one in rows}
-    attempts = [attempt_form(attempt, measured.get(attempt.allocation_id)) for attempt in ended]
+    attempts = []
+    for one in ended:
+        form = attempt_form(one, measured.get(one.allocation_id))
+        _fill_in_cost(context, form, dict(one.gpu_models), one.start_ms, one.end_ms)
+        attempts.append(form)
     attempts += _running_attempts(context, row, tasks)
-    return json_response(AttemptList(attempts, next_task))
+    currency = context.settings.prices.first.currency
+    return json_response(AttemptList(attempts, next_task, currency))
+
+
+def _fill_in_cost(
+    context: Context, form: AttemptForm, gpu_milli: dict[str, int], start_ms: int, end_ms: int
+) -> None:
+    """Add the GPU-hours of an attempt and their cost; a model without a price has none."""
+    held_ms = max(0, end_ms - start_ms)
+    form.gpu_hours = round(sum(gpu_milli.values()) * held_ms / (WHOLE_MILLI * HOUR_MS), 6)
+    with suppress(UnknownThing):
+        form.cost = context.settings.prices.of_gpus(gpu_milli, start_ms, start_ms + held_ms) / 10**6
 
 
 class GpuReadings(Struct):
@@ -377,21 +396,29 @@ def _running_attempts(context: Context, row: JobRow, tasks: list[TaskRow]) -> li
             note_stale(name)
             continue
         allocation = entry.running.allocation
-        attempts.append(
-            AttemptForm(
-                id=allocation.id,
-                job_id=job_id,
-                task=number,
-                attempt=attempt,
-                state=state.value,
-                started_at=write_time(allocation.start_ms),
-                ended_at=None,
-                exit_code=None,
-                signal=None,
-                detail="",
-                allocation=places(allocation.placements, number),
-            )
+        form = AttemptForm(
+            id=allocation.id,
+            job_id=job_id,
+            task=number,
+            attempt=attempt,
+            state=state.value,
+            started_at=write_time(allocation.start_ms),
+            ended_at=None,
+            exit_code=None,
+            signal=None,
+            detail="",
+            allocation=places(allocation.placements, number),
         )
+        gpu_milli: dict[str, int] = {}
+        for placement in allocation.placements:
+            devices = context.state.cluster.index.resources(placement.node_id).node.devices
+            models = {device.index: device.model for device in devices}
+            for share in placement.devices:
+                model = models.get(share.index, "")
+                gpu_milli[model] = gpu_milli.get(model, 0) + share.share_milli
+        now_ms = context.service.now_ms()
+        _fill_in_cost(context, form, gpu_milli, allocation.start_ms, now_ms)
+        attempts.append(form)
     return attempts
 
 

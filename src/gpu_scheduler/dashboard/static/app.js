@@ -1220,7 +1220,7 @@ function Code({ text }) {
 function Table({ columns, rows, id, label }) {
   return /* @__PURE__ */ u4("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": label, children: /* @__PURE__ */ u4("table", { children: [
     /* @__PURE__ */ u4("thead", { children: /* @__PURE__ */ u4("tr", { children: columns.map((column) => /* @__PURE__ */ u4("th", { scope: "col", title: column.title, class: `${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`, children: column.name }, column.key ?? column.name)) }) }),
-    /* @__PURE__ */ u4("tbody", { children: rows.map((row) => /* @__PURE__ */ u4("tr", { children: columns.map((column) => /* @__PURE__ */ u4("td", { class: `${column.right ? "right" : ""} ${column.grow ? "grow" : ""}`, children: column.of(row) }, column.key ?? column.name)) }, id(row))) })
+    /* @__PURE__ */ u4("tbody", { children: rows.map((row) => /* @__PURE__ */ u4("tr", { children: columns.map((column) => /* @__PURE__ */ u4("td", { class: `${column.right ? "right" : ""} ${column.grow ? "grow" : ""} ${column.wrap ? "wrap" : ""}`, children: column.of(row) }, column.key ?? column.name)) }, id(row))) })
   ] }) });
 }
 var ROW_PX = 34;
@@ -7265,7 +7265,7 @@ function JobPage({ id }) {
     ] }) : null,
     why.data && why.data.state !== "running" ? /* @__PURE__ */ u4(Why, { why: why.data }) : job.reason ? /* @__PURE__ */ u4("p", { class: "note", children: job.reason }) : null,
     /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Facts", children: [
-      /* @__PURE__ */ u4(Facts, { of: factsOf(job) }),
+      /* @__PURE__ */ u4(Facts, { of: factsOf(job, attempts.data) }),
       job.command.length ? /* @__PURE__ */ u4(Code, { text: line(job.command) }) : null
     ] }),
     job.array ? /* @__PURE__ */ u4(Tasks, { job }) : null,
@@ -7275,7 +7275,15 @@ function JobPage({ id }) {
     isOwn ? /* @__PURE__ */ u4(Surroundings, { job }) : null
   ] });
 }
-function factsOf(job) {
+function spent(list) {
+  const hours = (list?.attempts ?? []).reduce((sum, one) => sum + one.gpu_hours, 0);
+  const cost = (list?.attempts ?? []).reduce((sum, one) => sum + (one.cost ?? 0), 0);
+  return [
+    ["GPU-hours", hours ? trim(hours, hours < 1 ? 4 : 2) : ""],
+    ["Cost of GPUs", cost ? `${trim(cost, cost < 1 ? 4 : 2)} ${list?.currency ?? ""}` : ""]
+  ];
+}
+function factsOf(job, attempts) {
   const limit = job.time_limit_minutes;
   const ran = job.started_at && job.state !== "pending" ? since(job.started_at, job.ended_at ? Date.parse(job.ended_at) : Date.now()) : "";
   return [
@@ -7305,6 +7313,7 @@ function factsOf(job) {
       " "
     ] }, one.job_id)) : ""],
     ["Sweep", job.sweep],
+    ...spent(attempts),
     ["Image", job.image],
     ["Attach", job.attach.length ? job.attach.join(" ") : ""]
   ];
@@ -7432,7 +7441,7 @@ function Tasks({ job }) {
   const page = useLive((signal) => call("GET /jobs/{job_id}/tasks", { path, signal }), 3e3, [job.id]);
   return /* @__PURE__ */ u4("section", { class: "card", "aria-label": "Tasks", children: [
     /* @__PURE__ */ u4("h2", { children: plural(job.array?.count ?? 0, "task") }),
-    /* @__PURE__ */ u4(Facts, { of: Object.entries(job.array?.states ?? {}).map(([state, tasks]) => [state, tasks]) }),
+    /* @__PURE__ */ u4(Facts, { of: Object.entries(job.array?.states ?? {}).map(([state, tasks]) => [state, `${/^\d+$/.test(tasks) ? "task" : "tasks"} ${tasks}`]) }),
     page.data?.tasks.length ? /* @__PURE__ */ u4(
       Table,
       {
@@ -7835,6 +7844,9 @@ function Plan({ job }) {
     ] }) : plan.error ? null : /* @__PURE__ */ u4("p", { class: "muted", children: "Loading…" })
   ] });
 }
+function nameOf(run) {
+  return `${run.job_id}${run.task === null ? "" : `_${run.task}`}`;
+}
 function hoursText(hours) {
   return hours < 48 ? `${hours} h` : `${hours / 24} d`;
 }
@@ -7914,9 +7926,9 @@ function Before({ plan, run }) {
     run.depends_on.length ? /* @__PURE__ */ u4("p", { class: "note note-bad", children: [
       "This start depends on the unknown end of",
       " ",
-      run.depends_on.map((id) => /* @__PURE__ */ u4("span", { children: [
-        /* @__PURE__ */ u4(JobLink, { id }),
-        " "
+      run.depends_on.map((id, place2) => /* @__PURE__ */ u4("span", { children: [
+        place2 ? ", " : "",
+        /* @__PURE__ */ u4(JobLink, { id })
       ] }, id)),
       ": nothing says how long ",
       run.depends_on.length === 1 ? "it runs" : "they run",
@@ -7925,7 +7937,7 @@ function Before({ plan, run }) {
     before.length ? /* @__PURE__ */ u4(S, { children: [
       /* @__PURE__ */ u4("h2", { children: "Before it on its GPUs" }),
       /* @__PURE__ */ u4("ul", { children: before.map((one) => /* @__PURE__ */ u4("li", { children: [
-        one.job_id ? /* @__PURE__ */ u4(JobLink, { id: one.job_id }) : "a job",
+        one.job_id ? /* @__PURE__ */ u4(JobLink, { id: one.job_id, children: nameOf(one) }) : "a job",
         " of ",
         one.user || "another user",
         ", until ",
@@ -7942,7 +7954,7 @@ function placesText(run) {
 function RunDetail({ run, close }) {
   return /* @__PURE__ */ u4("aside", { class: "card detail", "aria-label": "The chosen run", children: [
     /* @__PURE__ */ u4("div", { class: "tile-head", children: [
-      /* @__PURE__ */ u4("h2", { children: run.job_id ? `${run.job_id}${run.task === null ? "" : `_${run.task}`}` : "A job of another user" }),
+      /* @__PURE__ */ u4("h2", { children: run.job_id ? nameOf(run) : "A job of another user" }),
       /* @__PURE__ */ u4("button", { type: "button", class: "small plain", "aria-label": "Close", onClick: close, children: "×" })
     ] }),
     /* @__PURE__ */ u4(
@@ -7970,7 +7982,7 @@ function RunTable({ plan, choose }) {
   const [most, setMost] = d2(100);
   const columns = [
     { name: "What", of: (run) => /* @__PURE__ */ u4("span", { class: `state state-${run.kind === "running" ? "running" : run.kind === "reserved" ? "upcoming" : "plain"}`, children: run.kind }) },
-    { name: "Job", of: (run) => run.job_id ? /* @__PURE__ */ u4(JobLink, { id: run.job_id, children: `${run.job_id}${run.task === null ? "" : `_${run.task}`}` }) : "–" },
+    { name: "Job", of: (run) => run.job_id ? /* @__PURE__ */ u4(JobLink, { id: run.job_id, children: nameOf(run) }) : "–" },
     { name: "User", of: (run) => run.user ? /* @__PURE__ */ u4(Who, { name: run.user }) : "–" },
     { name: "Start", of: (run) => `${time(run.start)}${run.depends_on.length ? " ?" : ""}` },
     { name: "End", of: (run) => run.end ? run.end_unknown ? "unknown" : time(run.end) : "–" },
@@ -8872,7 +8884,7 @@ function Answers({ body, isValid, change: change2 }) {
     { name: "Expected end", of: ({ answer }) => answer.error ? "" : answer.expected_end ? time(answer.expected_end) : answer.expected_start && answer.latest_end ? `by ${time(answer.latest_end)}` : "unknown" },
     { name: "Cost of GPUs", of: ({ answer }) => !answer.cost ? "–" : `${trim(answer.cost)} ${currency}`, right: true },
     { name: "Delays", of: ({ answer }) => answer.effect?.later ? plural(answer.effect.later, "job") : answer.error ? "" : "nobody" },
-    { name: "Where, or why not", of: ({ answer }) => /* @__PURE__ */ u4("span", { class: "muted", children: answer.error || reasonText(answer) }), grow: true },
+    { name: "Where, or why not", of: ({ answer }) => /* @__PURE__ */ u4("span", { class: "muted", children: answer.error || reasonText(answer) }), wrap: true },
     {
       name: "",
       of: (row) => Object.keys(row.fields).length && !row.answer.error ? /* @__PURE__ */ u4("button", { type: "button", class: "small", "aria-label": `Take ${row.label}`, onClick: () => change2(row.fields), children: "Take" }) : null
