@@ -11,6 +11,7 @@ import http.client
 import shutil
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from benchmarks.live import RUNS, LiveServer, middle
@@ -25,8 +26,8 @@ GPUS = 1_024
 JOBS = 100_000
 WATCHERS = 20
 WATCH_S = 20.0
-POLLS = (("/gpus", 2.0), ("/nodes", 5.0), ("/cluster/status", 3.0))
-"""What the page Cluster asks, and how often."""
+POLLS = (("/gpus", 15.0), ("/nodes", 5.0), ("/cluster/status", 3.0))
+"""What the page Cluster asks beside the stream of GPUs, and how often."""
 OBSERVE = (
     "window.tasks = []; new PerformanceObserver(list => "
     "window.tasks.push(...list.getEntries().map(e => [e.startTime, e.duration])))"
@@ -117,11 +118,23 @@ def _watched(server: LiveServer) -> float:
         for _ in range(WATCHERS)
         for path, every_s in POLLS
     ]
+    threads += [
+        threading.Thread(target=_stream, args=(server.http_port, stop)) for _ in range(WATCHERS)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     return server.cpu_seconds()["server"] - before
+
+
+def _stream(port: int, stop: float) -> None:
+    from websockets.sync.client import connect
+
+    with connect(f"ws://127.0.0.1:{port}/api/v1/gpus/stream") as socket:
+        while (left_s := stop - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                socket.recv(timeout=left_s)
 
 
 def _poll(port: int, path: str, every_s: float, stop: float) -> None:

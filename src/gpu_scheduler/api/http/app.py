@@ -66,6 +66,7 @@ from gpu_scheduler.api.routes import (
     cluster,
     events,
     explain,
+    gpu_stream,
     health,
     jobs,
     logs,
@@ -121,6 +122,7 @@ _CONTENT_SECURITY_POLICY = (
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ANONYMOUS = Caller(user="")
 EVENTS = "list_events"
+GPUS = "stream_gpus"
 MB, HOUR_S = 1_000_000, 3_600
 CHANGE_BYTES = 1_000
 """What a change adds to the database besides its body: an event and an entry of the audit log."""
@@ -210,6 +212,7 @@ class App:
         self._context = context
         self._authenticators = tuple(authenticators)
         self.event_sockets = events.EventSockets(context)
+        self._gpu_sockets = gpu_stream.GpuSockets(context)
         self._terminal_sockets = terminals.TerminalSockets(context)
         bounds = context.settings.bounds
         self._rate_limit = RateLimit(bounds.requests_per_second, bounds.requests_burst)
@@ -366,10 +369,12 @@ class App:
             )
             if action == EVENTS:
                 await self.event_sockets.serve(request, receive, send)
-            elif self._proxy is None:
-                await self._terminal_sockets.serve(request, receive, send)
-            else:
+            elif self._proxy is not None:
                 await self._proxy.forward_websocket(self._context, request, receive, send)
+            elif action == GPUS:
+                await self._gpu_sockets.serve(request, receive, send)
+            else:
+                await self._terminal_sockets.serve(request, receive, send)
         except SchedulerError as error:
             response = self._error_response(error, request_id, scope["path"])
             self._audit_rejection(scope, caller, action, response.status, error)
@@ -383,10 +388,13 @@ class App:
         """Return which WebSocket a path serves, and the parameters in the path."""
         if path == events.PATH and self._has_websockets:
             return EVENTS, {}
+        if path == gpu_stream.PATH and self._has_websockets:
+            return GPUS, {}
         if (match := terminals.PATTERN.fullmatch(path)) is not None and self._has_websockets:
             return terminals.ACTION, match.groupdict()
         raise UnknownThing(
-            f"there is no WebSocket here; use {events.PATH}, or that of a job's terminal"
+            f"there is no WebSocket here; use {events.PATH}, {gpu_stream.PATH}, or that of a job's "
+            "terminal"
         )
 
     # Authentication

@@ -221,13 +221,13 @@ class EventSockets:
 
     async def _feed(self, caller: Caller, after: int | None, receive: Receive, send: Send) -> None:
         sending_events = self._send_all(caller, after, send)
-        async with until_first_ends(_until_gone(receive), sending_events) as (gone, sending):
+        async with until_first_ends(until_gone(receive), sending_events) as (gone, sending):
             if sending.done():
                 last = sending.result()
                 self.cut_off += 1
-                await _close(send, TOO_SLOW, f"resume with after={last}")
+                await close_socket(send, TOO_SLOW, f"resume with after={last}")
             elif gone.result():
-                await _close(send, NOT_UNDERSTOOD, "this stream takes no messages")
+                await close_socket(send, NOT_UNDERSTOOD, "this stream takes no messages")
 
     async def _send_all(self, caller: Caller, after: int | None, send: Send) -> int:
         """Send until the subscriber is too slow; return the last sequence number sent."""
@@ -249,12 +249,13 @@ class EventSockets:
         return last
 
 
-async def _until_gone(receive: Receive) -> bool:
+async def until_gone(receive: Receive) -> bool:
     """Wait for the end of the connection; return True if the client sent a message."""
     message = await receive()
     return bool(message["type"] == "websocket.receive")
 
 
-async def _close(send: Send, code: int, reason: str) -> None:
+async def close_socket(send: Send, code: int, reason: str) -> None:
+    """Close a WebSocket; a client that does not answer cannot delay this."""
     async with asyncio.timeout(CLOSE_S):
         await send({"type": "websocket.close", "code": code, "reason": reason})

@@ -1598,12 +1598,48 @@ function originText(record) {
 
 // src/readings.ts
 var POLL_MS = 2e3;
+var POLL_BESIDE_STREAM_MS = 15e3;
+var RETRY_MS = 5e3;
 function gpuId(gpu) {
   return `${gpu.node}:${gpu.index}`;
 }
 function useGpus() {
-  const list = useLive((signal) => call("GET /gpus", { signal }), POLL_MS, []);
-  return { gpus: list.data?.gpus ?? null, error: list.error, refresh: list.refresh };
+  const [changes, setChanges] = d2(null);
+  const list = useLive((signal) => call("GET /gpus", { signal }), changes ? POLL_BESIDE_STREAM_MS : POLL_MS, [changes === null]);
+  h2(() => {
+    let socket;
+    let timer = 0;
+    let isOver = false;
+    const open = () => {
+      socket = new WebSocket(address("/gpus/stream"));
+      socket.onmessage = (event) => setChanges((old) => merged(old, JSON.parse(String(event.data))));
+      socket.onclose = () => {
+        if (isOver) return;
+        setChanges(null);
+        timer = window.setTimeout(open, RETRY_MS);
+      };
+    };
+    open();
+    return () => {
+      isOver = true;
+      clearTimeout(timer);
+      socket.close();
+    };
+  }, []);
+  const known = list.data?.gpus ?? null;
+  const gpus = T2(() => {
+    if (!known || !changes) return known;
+    const isListed = new Set(known.map(gpuId));
+    const added = [...changes].filter(([id]) => !isListed.has(id)).map(([, fields]) => ({ processes: [], ...fields }));
+    return [...known.filter((gpu) => changes.has(gpuId(gpu))).map((gpu) => ({ ...gpu, ...changes.get(gpuId(gpu)) })), ...added];
+  }, [known, changes]);
+  return { gpus, error: list.error, refresh: list.refresh };
+}
+function merged(old, message) {
+  const found = new Map(message.whole ? [] : old);
+  for (const [node, index] of message.gone) found.delete(gpuId({ node, index }));
+  for (const gpu of message.gpus) found.set(gpuId(gpu), { ...found.get(gpuId(gpu)), ...gpu });
+  return found;
 }
 
 // src/admin-nodes.tsx
@@ -7110,7 +7146,7 @@ var TAIL_BYTES = 512 * 1024;
 var MOST_LINES = 2e4;
 var MOST_LINE_CHARS = 2e4;
 var LINE_PX = 18;
-var RETRY_MS = 3e3;
+var RETRY_MS2 = 3e3;
 var PAINT_MS = 150;
 function useLog(id, query2) {
   const [log, setLog] = d2({ lines: [], dropped: false, problem: "", ended: false });
@@ -7161,7 +7197,7 @@ async function follow(id, query2, signal, show) {
       if (signal.aborted) return;
       paint(error instanceof Error ? `The log was interrupted: ${error.message}` : "The log was interrupted.");
     }
-    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS2));
   }
 }
 function LogView({ id, attempt: attempt2, member, task }) {
