@@ -8,6 +8,7 @@ NOT_COMPARED.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -365,7 +366,7 @@ def test_every_example_of_readme_with_figures_is_excused() -> None:
 
 def examples(page: str) -> Iterator[tuple[str, str]]:
     """The commands of a page with the output that is shown below them."""
-    for block in re.findall(r"(?ms)^```\n(.*?)^```", text_of(page)):
+    for _, block in re.findall(r"(?ms)^```(\w*)\n(.*?)^```$", text_of(page)):
         for part in re.split(r"(?m)^\$ ", block)[1:]:
             joined = part.replace("\\\n", "")
             command, _, output = joined.partition("\n")
@@ -381,7 +382,14 @@ def example(beginning: str) -> tuple[str, str]:
 
 def printed(folder: Path, command: str) -> str:
     words = [sys.executable, "-m", "gpu_scheduler", *command.split()[1:]]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -391,7 +399,7 @@ def assert_shown(shown: str, output: str) -> None:
     lines = iter([line.rstrip() for line in output.splitlines()])
     for line in filter(None, map(str.rstrip, shown.splitlines())):
         assert line in lines, (
-            f"{RESULTS} shows {line!r}, which the command does not print:\n{output}"
+            f"the page shows {line!r}, which the command does not print:\n{output}"
         )
 
 
@@ -406,6 +414,12 @@ def test_generated_comparison_is_as_shown(tmp_path: Path) -> None:
     assert_shown(written, printed(tmp_path, generate))
     compare, shown = example("tgpu simulate --trace work.json")
     assert_shown(shown, printed(tmp_path, compare))
+
+
+@pytest.mark.slow
+def test_search_for_the_fewest_nodes_is_as_shown(tmp_path: Path) -> None:
+    ((command, shown),) = examples("docs/reference/simulate.md")
+    assert_shown(shown, printed(tmp_path, command))
 
 
 def rendered(print_to: Any) -> str:
