@@ -4,11 +4,12 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, WebSocket, expect
 
 from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.certificates import make_certificate
@@ -82,7 +83,17 @@ def test_unknown_caller_sees_only_the_question_who_it_is(
 def test_token_becomes_a_cookie_that_the_page_cannot_read(
     page: Page, context: BrowserContext, server: RealServer, port: str
 ) -> None:
+    frames: list[str] = []
+
+    def watch(socket: WebSocket) -> None:
+        socket.on("framereceived", lambda text: frames.append(str(text)))
+
+    page.on("websocket", watch)
     log_in(page, server, port, "viewer")
+    deadline_s = time.monotonic() + 60
+    while not frames and time.monotonic() < deadline_s:
+        page.wait_for_timeout(100)
+    assert frames, "the stream of GPUs does not accept the cookie"
     assert page.evaluate("document.cookie + JSON.stringify({...localStorage})") == "{}"
     (cookie,) = context.cookies(f"https://{own_address()}:{port}/api/v1/me")
     assert (cookie["httpOnly"], cookie["secure"], cookie["sameSite"]) == (True, True, "Strict")

@@ -27,6 +27,26 @@ def test_cluster_shows_who_uses_which_gpu(page: Page, server: RealServer, addres
     server.tgpu("cancel", job)
 
 
+def test_cluster_follows_the_stream_of_gpus_and_asks_again_without_it(
+    page: Page, server: RealServer, address: str
+) -> None:
+    page.goto(address)
+    expect(page.locator("article.tile")).to_have_count(8)
+    page.route("**/api/v1/gpus", lambda route: route.fulfill(status=503, json={"error": "away"}))
+    job = server.submit("--gpus", 3, "--", "sleep", 600)
+    used = page.locator("article.tile", has=page.get_by_role("link", name=job, exact=True))
+    expect(used).to_have_count(3)
+    server.tgpu("cancel", job)
+    expect(used).to_have_count(0)
+    page.unroute("**/api/v1/gpus")
+    page.route_web_socket("**/gpus/stream", lambda socket: socket.close())
+    page.reload()
+    job = server.submit("--gpus", 2, "--", "sleep", 600)
+    used = page.locator("article.tile", has=page.get_by_role("link", name=job, exact=True))
+    expect(used).to_have_count(2)
+    server.tgpu("cancel", job)
+
+
 def test_admin_pauses_and_resumes_a_gpu(page: Page, server: RealServer, address: str) -> None:
     page.goto(f"{address}/#/cluster")
     page.get_by_role("button", name=re.compile("GPU 7 of")).click()

@@ -1,14 +1,18 @@
 """The stream of GPUs: all of them first, then what changes, the same for every client."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.http.errors import BadToken
 from gpu_scheduler.api.interfaces import Bounds
+from gpu_scheduler.api.routes import gpu_stream
+from gpu_scheduler.model.identity import Caller
 from tests.unit.api.lab import ApiLab
 from tests.unit.api.test_events import ByHeader
 
@@ -22,6 +26,12 @@ def lab() -> Iterator[ApiLab]:
 def stream(lab: ApiLab, user: str = "ada", **headers: str) -> ClientConnection:
     address = f"ws://127.0.0.1:{lab.port}/api/v1/gpus/stream"
     return connect(address, additional_headers={"X-Test-User": user, **headers})
+
+
+def revoked(self: object, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
+    if b"x-test-user" in headers:
+        raise BadToken("this token is revoked", code="token_revoked")
+    return None
 
 
 def received(socket: ClientConnection) -> dict[str, Any]:
@@ -62,6 +72,20 @@ def test_late_client_gets_the_present_state(lab: ApiLab) -> None:
     assert [gpu["jobs"] for gpu in whole["gpus"] if gpu["jobs"]] == [[job]]
     with stream(lab) as again:
         assert received(again) == whole
+
+
+def test_stream_ends_when_the_caller_is_no_longer_known(
+    lab: ApiLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_stream, "RECHECK_S", 0.0)
+    with stream(lab) as socket:
+        received(socket)
+        monkeypatch.setattr(ByHeader, "caller", revoked)
+        lab.submit(gpu_count=1)
+        with pytest.raises(ConnectionClosed) as closed:
+            received(socket)
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "token_revoked")
 
 
 def test_stream_that_sends_data_is_closed(lab: ApiLab) -> None:

@@ -372,7 +372,7 @@ class App:
             elif self._proxy is not None:
                 await self._proxy.forward_websocket(self._context, request, receive, send)
             elif action == GPUS:
-                await self._gpu_sockets.serve(request, receive, send)
+                await self._gpu_sockets.serve(request, authenticate, receive, send)
             else:
                 await self._terminal_sockets.serve(request, receive, send)
         except SchedulerError as error:

@@ -7,22 +7,27 @@ clients cost about as much as one. Processes are left out; `GET /gpus` has them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 from typing import Any
 
 from msgspec import to_builtins
 
+from gpu_scheduler.api.auth.accounts import LookupPending
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.openapi import V1
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import Receive, Request, Send, encode, until_first_ends
 from gpu_scheduler.api.routes.cluster import gpu_forms
 from gpu_scheduler.api.routes.events import NOT_UNDERSTOOD, TOO_SLOW, close_socket, until_gone
+from gpu_scheduler.model.errors import CallerError
 from gpu_scheduler.model.identity import Caller
 
 PATH = f"{V1}/gpus/stream"
 PERIOD_S = 1.0
+RECHECK_S = 5.0
+"""How often a client is authenticated again."""
+NOT_ALLOWED = 1008
 Fields = dict[str, Any]
 
 
@@ -126,26 +131,36 @@ class GpuSockets:
         self._changes = GpuChanges(context)
         self._limit = ConcurrencyLimit(context.settings.bounds.sockets_per_user, "GPU streams")
 
-    async def serve(self, request: Request, receive: Receive, send: Send) -> None:
-        """Accept a connection and send changes until one side ends it."""
+    async def serve(
+        self, request: Request, authenticate: Callable[[], Caller], receive: Receive, send: Send
+    ) -> None:
+        """Accept a connection and send changes until one side ends it, or the token is revoked."""
         self._context.parse_query(request)
         with self._limit.hold(request.caller.user):
             await receive()
             await send({"type": "websocket.accept"})
-            feeding = self._send_all(send)
+            feeding = self._send_all(authenticate, send)
             async with until_first_ends(until_gone(receive), feeding) as (gone, sending):
                 if sending.done():
-                    sending.result()
-                    await close_socket(send, TOO_SLOW, "connect again")
+                    await close_socket(send, *sending.result())
                 elif gone.result():
                     await close_socket(send, NOT_UNDERSTOOD, "this stream takes no messages")
 
-    async def _send_all(self, send: Send) -> None:
-        """Send until the client is too slow."""
+    async def _send_all(self, authenticate: Callable[[], Caller], send: Send) -> tuple[int, str]:
+        """Send until the client is too slow or no longer known; return the close code and why."""
+        clock = asyncio.get_running_loop().time
+        checked_s = clock()
         async with aclosing(self._changes.messages()) as messages:
             async for text in messages:
                 try:
+                    if clock() - checked_s >= RECHECK_S:
+                        checked_s = clock()
+                        with suppress(LookupPending):
+                            authenticate()
                     async with asyncio.timeout(self._context.settings.bounds.send_seconds):
                         await send({"type": "websocket.send", "text": text})
                 except TimeoutError:
-                    return
+                    return TOO_SLOW, "connect again"
+                except CallerError as error:
+                    return NOT_ALLOWED, error.code
+        return TOO_SLOW, "connect again"
