@@ -19,7 +19,7 @@ for service in ${AUDIT_SERVICE:-pypi osv}; do
     ask "$service" "$work/vulnerable.txt" >"$work/answer" 2>"$work/errors"
     if [ $? = 1 ] && grep -q 'PYSEC\|CVE\|GHSA' "$work/answer"; then
         found=0
-        # run.txt and kubernetes.txt are parts of dev.txt.
+        # run.txt, kubernetes.txt and learned.txt are parts of dev.txt.
         for pins in requirements/dev.txt requirements/uv.txt; do
             ask "$service" "$pins" || found=1
         done

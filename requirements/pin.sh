@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes the hashed pins. Comes in: pyproject.toml, UV (the uv to use), UPGRADE (1: newest versions).
-# Goes out: requirements/uv.txt, run.txt (what a user needs), kubernetes.txt (the same with the extra
-# "kubernetes") and dev.txt (all). Must never write an address into them.
+# Goes out: requirements/uv.txt, run.txt (what a user needs), kubernetes.txt and learned.txt (the same
+# with the extra of this name) and dev.txt (all). Must never write an address into them.
 set -eu
 cd "$(dirname "$0")/.."
 UV=${UV:-uv}
@@ -22,6 +22,8 @@ pin() { # pin FILE SOURCE [OPTION...]
 }
 
 pin requirements/uv.txt requirements/uv.in
-pin requirements/dev.txt pyproject.toml --group dev --extra kubernetes
+pin requirements/dev.txt pyproject.toml --group dev --extra kubernetes --extra learned
 pin requirements/run.txt pyproject.toml --constraint requirements/dev.txt
-pin requirements/kubernetes.txt pyproject.toml --extra kubernetes --constraint requirements/dev.txt
+for extra in kubernetes learned; do
+    pin "requirements/$extra.txt" pyproject.toml --extra "$extra" --constraint requirements/dev.txt
+done

@@ -28,4 +28,5 @@ def test_images_install_tested_versions() -> None:
         text = (REQUIREMENTS / name).read_text(encoding="utf-8")
         return set(re.findall(r"^[a-z0-9][a-z0-9._-]*==[^ ]+", text, flags=re.MULTILINE))
 
-    assert pinned("run.txt") < pinned("kubernetes.txt") < pinned("dev.txt")
+    for extra in ("kubernetes.txt", "learned.txt"):
+        assert pinned("run.txt") < pinned(extra) < pinned("dev.txt")

@@ -107,13 +107,29 @@ class Feedback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestartCost:
+    """What an eviction costs besides `eviction_ms`, to choose victims by expected remaining work.
+
+    A job that resumes needs `restart_ms` to get where it was. Jobs that report no checkpoints are
+    taken to save their work every `checkpoint_every_ms` (0: never). A job is spared if it should
+    end before it would have made good what an eviction loses, but for at most `spare_ms`.
+    """
+
+    restart_ms: int = 0
+    checkpoint_every_ms: int = 0
+    spare_ms: int = 30 * MINUTE_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """One complete choice.
 
     `reservations` blocked jobs keep a place and a time. `max_examined` bounds the work of one
     cycle, and `max_passed_over` how many jobs of one shape are tried that are too long to pass a
     reservation. At most `max_running` jobs (0: any number) run at once. `eviction_ms` is how long
-    an eviction takes: a job that ends sooner is not evicted. With `fills_gaps`, jobs that can be
+    an eviction takes: a job that ends sooner is not evicted. With `restart`, victims are chosen by
+    expected remaining work and the cost of restarting them, else by the work since their start or
+    checkpoint alone. With `fills_gaps`, jobs that can be
     preempted may run on devices of an advance reservation if they are expected to end before it.
     By class, interactive jobs may stop batch jobs of their own tenant as long as their user holds
     no more than `interactive_gpu_milli` with them (0: they may not).
@@ -132,6 +148,7 @@ class Policy:
     preempt_gap: int = 500
     feedback: Feedback = field(default_factory=Feedback)
     eviction_ms: int = MINUTE_MS
+    restart: RestartCost | None = None
     max_victim_nodes: int = 32
     max_preempt_tries: int = 5
     max_examined: int = 5_000

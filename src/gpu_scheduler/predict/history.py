@@ -131,6 +131,15 @@ class MeanPredictor:
                 log = (group.total + PRIOR_WEIGHT * log) / (seen + PRIOR_WEIGHT)
         return log, seen
 
+    def group_means(self, job: Job) -> list[tuple[float, int]]:
+        """The mean logarithm and the number of runs of each group, from coarse to fine."""
+        found = []
+        for key in _mean_keys(job):
+            group = self._groups.get(key)
+            runs = 0 if group is None else len(group.logs)
+            found.append((group.total / runs if group is not None and runs else -1.0, runs))
+        return found
+
     def _corrected_by_running(self, job: Job, log: float, seen: int, now_ms: int) -> int:
         """The guess corrected by jobs of the user that already run longer."""
         starts = self._starts.get((job.tenant, job.user))
@@ -440,6 +449,10 @@ class History:
     def quantile(self, job: Job, percent: int, elapsed_ms: int = 0) -> int:
         """The run time that `percent` of such jobs do not exceed, given the elapsed time."""
         return max(elapsed_ms + 1, self._quantiles.quantile(job, percent, elapsed_ms))
+
+    def group_means(self, job: Job) -> list[tuple[float, int]]:
+        """The mean logarithm and the number of runs of each group, from coarse to fine."""
+        return self._mean.group_means(job)
 
     def begin(self, job: Job, now_ms: int) -> None:
         """An attempt has started."""

@@ -15,7 +15,7 @@ from time import perf_counter
 
 from gpu_scheduler.engine.arrivals import RecentRequests
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.policy import DAY_MS, Policy, Ranking
+from gpu_scheduler.engine.policy import DAY_MS, Policy, Ranking, RestartCost
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import Running, Waiting
 from gpu_scheduler.model.job import Job
@@ -24,6 +24,8 @@ from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.request import WHOLE_MILLI, TypicalShape
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.predict.interface import Predictor
+from gpu_scheduler.predict.selection import SelectedPredictor
+from gpu_scheduler.predict.training import train_here
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.predictors import AsTold, Oracle, Stated
 from gpu_scheduler.simulator.traces.openb import Pod, arrivals
@@ -53,6 +55,14 @@ class PredictorChoice(StrEnum):
     HISTORY = "history"
     ORACLE = "oracle"
     STATED = "stated"
+    LEARNED = "learned"
+
+
+class VictimChoice(StrEnum):
+    """How a policy that preempts chooses among the jobs that it may preempt."""
+
+    AGE = "age"
+    PREDICTED = "predicted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +70,13 @@ class Conditions:
     """The settings that all policies of an experiment share.
 
     With `forecasts`, every job that has to wait (or one in `forecast_every`, chosen by its id) gets
-    a forecast start time. `seed` is for rankings
-    that choose at random.
+    a forecast start time. `seed` is for rankings that choose at random. With predicted `victims`,
+    policies know what a preemption costs, and choose by that and by the expected remaining work.
     """
 
     predictor: PredictorChoice = PredictorChoice.AUTO
     physics: Physics = USUAL_PHYSICS
+    victims: VictimChoice = VictimChoice.AGE
     default_limit_ms: int = NO_LIMIT_MS
     forecasts: bool = False
     forecast_every: int = 1
@@ -93,6 +104,8 @@ def run_policy(
 ) -> Run:
     """Run all partitions under one policy, one after the other."""
     policy = replace(policy, default_limit_ms=conditions.default_limit_ms, seed=conditions.seed)
+    if conditions.victims is VictimChoice.PREDICTED:
+        policy = replace(policy, restart=_restart_cost(conditions.physics))
     choice = predictor_choice(policy, workload, conditions.predictor)
     gpu_milli = {part.name: capacity_milli(part.nodes) for part in workload.partitions}
     run = Run(
@@ -116,6 +129,12 @@ def run_policy(
         ).run()
     run.wall_seconds = perf_counter() - begun
     return run
+
+
+def _restart_cost(physics: Physics) -> RestartCost:
+    """What the policy knows of the cost; a job that saves its work when stopped loses none."""
+    every_ms = (physics.checkpoint_every_ms or 1) if physics.keeps_progress else 0
+    return RestartCost(restart_ms=physics.preemption_cost_ms, checkpoint_every_ms=every_ms)
 
 
 def predictor_choice(
@@ -178,6 +197,9 @@ def _sample_jobs(partition: Partition) -> Iterator[TraceJob]:
 def _new_predictor(choice: PredictorChoice) -> Predictor:
     if choice is PredictorChoice.ORACLE:
         return Oracle()
+    if choice is PredictorChoice.LEARNED:
+        # The library of the optional extra is needed for this choice only.
+        return SelectedPredictor(train_here)
     return Stated() if choice is PredictorChoice.STATED else History()
 
 

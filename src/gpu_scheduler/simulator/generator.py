@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from heapq import heappop, heappush
 from itertools import accumulate, count, takewhile
@@ -74,6 +74,8 @@ class WorkShape:
     longest_run_s: int = 7 * DAY_S
     fail_share: float = 0.12
     """Share of jobs that fail within the first minutes."""
+    argument_share: float = 0.0
+    """Share of kinds whose jobs have a command whose arguments decide the run time."""
     limit_share: float = 0.85
     """Share of kinds whose user states a limit."""
     limit_factor: tuple[float, float] = (1.2, 6.0)
@@ -161,6 +163,59 @@ BATCH_NAMES = ("train", "finetune", "pretrain", "evaluate", "distill", "infer", 
 CPU_NAMES = ("preprocess", "tokenize", "convert", "report")
 
 
+EPOCHS = (1, 3, 10, 30, 100)
+USUAL_EPOCHS = 10
+MODELS = {
+    "resnet50": -1.0,
+    "vit-b16": -0.4,
+    "bert-base": -0.6,
+    "gpt2-xl": 0.5,
+    "llama-1b": 0.3,
+    "llama-7b": 1.2,
+}
+"""How much longer (logarithm) a run takes with a model."""
+DATASETS = {"cifar100": -1.2, "imagenet": 0.6, "wikitext": -0.5, "c4": 1.0}
+ARGUMENT_SPREAD = 0.15
+"""Standard deviation of the logarithm of the run time between runs with the same arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What the user of a kind chooses among for each job; a run time is proportional to epochs.
+
+    Learning rate and seed differ in every job and do not matter.
+    """
+
+    script: str
+    epochs: tuple[int, ...]
+    models: tuple[str, ...]
+    datasets: tuple[str, ...]
+
+    def draw(self, chance: Random) -> tuple[tuple[str, ...], float]:
+        """A command, and the logarithm of the factor by which its run takes longer."""
+        epochs, model = chance.choice(self.epochs), chance.choice(self.models)
+        dataset = chance.choice(self.datasets)
+        command = (
+            *("python", self.script, "--model", model, "--dataset", dataset),
+            *("--epochs", str(epochs), "--lr", f"{10 ** chance.uniform(-5, -2):.2g}"),
+            *("--seed", str(chance.randint(0, 9_999))),
+        )
+        return command, _log_factor(epochs, model, dataset)
+
+    def log_factors(self) -> list[float]:
+        """The factors of all choices, which are equally likely."""
+        return [
+            _log_factor(epochs, model, dataset)
+            for epochs in self.epochs
+            for model in self.models
+            for dataset in self.datasets
+        ]
+
+
+def _log_factor(epochs: int, model: str, dataset: str) -> float:
+    return math.log(epochs / USUAL_EPOCHS) + MODELS[model] + DATASETS[dataset]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """A recurring job of one user. `share` is its share of all jobs.
@@ -179,32 +234,35 @@ class Kind:
     limit_s: int
     interactive: bool
     sweep_jobs: float
+    arguments: Arguments | None = None
 
     @property
     def gpu_milli(self) -> int:
         """GPUs of all members."""
         return sum(member.gpu_milli for member in self.members)
 
-    def run_s(self, chance: Random, fail_share: float) -> int:
+    def run_s(self, chance: Random, fail_share: float, log_factor: float = 0.0) -> int:
         """One run time in whole seconds."""
         if chance.random() < fail_share:
             return min(chance.randint(*FAILURE_S), self.longest_s)
-        drawn = math.exp(chance.gauss(self.log_median, self.log_spread))
+        drawn = math.exp(chance.gauss(self.log_median + log_factor, self.log_spread))
         return max(1, min(round(drawn), self.longest_s))
 
     def mean_run_s(self, fail_share: float) -> float:
         """The mean of `run_s`."""
         failing = sum(FAILURE_S) / 2
-        return fail_share * failing + (1 - fail_share) * self._mean_cut_run_s()
+        factors = (0.0,) if self.arguments is None else self.arguments.log_factors()
+        means = [self._mean_cut_run_s(self.log_median + factor) for factor in factors]
+        return fail_share * failing + (1 - fail_share) * sum(means) / len(means)
 
-    def _mean_cut_run_s(self) -> float:
+    def _mean_cut_run_s(self, log_median: float) -> float:
         """The mean of a log-normal draw that is capped at `longest_s`."""
         spread = self.log_spread
         log_longest = math.log(self.longest_s)
         if spread == 0:
-            return math.exp(min(self.log_median, log_longest))
-        distance = (log_longest - self.log_median) / spread
-        below = math.exp(self.log_median + spread**2 / 2) * _normal_below(distance - spread)
+            return math.exp(min(log_median, log_longest))
+        distance = (log_longest - log_median) / spread
+        below = math.exp(log_median + spread**2 / 2) * _normal_below(distance - spread)
         return below + self.longest_s * (1 - _normal_below(distance))
 
 
@@ -249,6 +307,14 @@ def _kind(
     # At least half of the runs of a kind stay below the longest run time.
     log_median = min(log_median, math.log(shape.longest_run_s / 2))
     log_spread = chance.uniform(*shape.run_spread)
+    arguments = None
+    if shape.argument_share and not interactive and chance.random() < shape.argument_share:
+        arguments = Arguments(
+            script=f"{name}_{number}.py",
+            epochs=tuple(chance.sample(EPOCHS, 3)),
+            models=tuple(chance.sample(sorted(MODELS), 3)),
+            datasets=tuple(chance.sample(sorted(DATASETS), 2)),
+        )
     long_run_s = math.exp(log_median + NINE_IN_TEN * log_spread)
     # The next round limit that users choose, at most the longest run.
     wanted_s = long_run_s * chance.uniform(*shape.limit_factor)
@@ -256,6 +322,9 @@ def _kind(
     limit_s = min(rounded_s, shape.longest_run_s)
     if chance.random() >= shape.limit_share:
         limit_s = 0
+    if arguments is not None:
+        # Users choose arguments and no limit for each; what is random is small beside them.
+        limit_s, log_spread = 0, ARGUMENT_SPREAD
     return Kind(
         tenant=f"tenant-{user % shape.tenants + 1}",
         user=f"user-{user + 1:03d}",
@@ -268,6 +337,7 @@ def _kind(
         limit_s=limit_s,
         interactive=interactive,
         sweep_jobs=max(2, shape.sweep_jobs) if sweeps else 1,
+        arguments=arguments,
     )
 
 
@@ -352,6 +422,21 @@ def generated_workload(
     return Workload(name=name, partitions=[pool])
 
 
+def with_priorities(
+    jobs: Iterable[TraceJob], priorities: Sequence[tuple[str, float]], seed: int
+) -> list[TraceJob]:
+    """The jobs with random priorities of these weights."""
+    chance = Random(seed)
+    levels = [parse_priority(name) for name, _ in priorities]
+    steps = list(accumulate(weight for _, weight in priorities))
+    if steps[-1] <= 0:
+        raise InvalidRequest("the weights of --priorities must not all be 0")
+    return [
+        TraceJob(replace(entry.job, priority=levels[_drawn(steps, chance)]), entry.run_ms)
+        for entry in jobs
+    ]
+
+
 class GeneratedJobs:
     """Generated jobs as an iterable: each iteration gives the same stream."""
 
@@ -422,6 +507,10 @@ def _jobs(
         if left > 1:
             later_s = at_s + chance.uniform(0, shape.sweep_gap_s)
             heappush(sweeps, (later_s, next(order), kind, priority, left - 1))
+        command: tuple[str, ...] = ()
+        log_factor = 0.0
+        if kind.arguments is not None:
+            command, log_factor = kind.arguments.draw(chance)
         job = Job(
             id=f"g{number}",
             number=number,
@@ -429,13 +518,14 @@ def _jobs(
             tenant=kind.tenant,
             user=kind.user,
             name=kind.name,
+            command=command,
             members=kind.members,
             priority=priority,
             interactive=kind.interactive,
             preemptible=not kind.interactive,
             max_runtime_ms=kind.limit_s * 1000,
         )
-        yield TraceJob(job, kind.run_s(chance, shape.fail_share) * 1000)
+        yield TraceJob(job, kind.run_s(chance, shape.fail_share, log_factor) * 1000)
 
 
 def _sweep_size(kind: Kind, chance: Random) -> int:

@@ -42,11 +42,16 @@ PREEMPTED = "preempted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Physics:
-    """How the simulated cluster behaves. Preemption costs time, and may cost progress."""
+    """How the simulated cluster behaves. Preemption costs time, and may cost progress.
+
+    A job that keeps its progress saves its work when it is stopped, or with `checkpoint_every_ms`
+    at these intervals since its start only.
+    """
 
     preemption_cost_ms: int = 40_000
     wide_preemption_cost_ms: int = 60_000
     keeps_progress: bool = True
+    checkpoint_every_ms: int = 0
     refuse_misfits: bool = True
 
 
@@ -232,12 +237,9 @@ class World:
             wide = record.job.gpu_milli > WIDE_GPUS * WHOLE_MILLI
             cost_ms = physics.wide_preemption_cost_ms if wide else physics.preemption_cost_ms
             if physics.keeps_progress:
-                progress_ms = elapsed_ms
-                progress.left_ms += cost_ms - elapsed_ms
-                progress.lost_ms += cost_ms
-            else:
-                progress.left_ms += cost_ms
-                progress.lost_ms += cost_ms + elapsed_ms
+                progress_ms = elapsed_ms - elapsed_ms % (physics.checkpoint_every_ms or 1)
+            progress.left_ms += cost_ms - progress_ms
+            progress.lost_ms += cost_ms + elapsed_ms - progress_ms
             progress.preemptions += 1
             progress.since_ms = now_ms
             self._waiting_gpu_milli += record.job.gpu_milli

@@ -187,7 +187,8 @@ def _invalid(flag: str, text: str, expected: str) -> InvalidRequest:
 ValueParser = Callable[[str], object]
 
 FORMATS = ("json", "jsonl", "csv", "helios", "philly", "openb", "swf", "sacct", "kubernetes")
-PREDICTORS = ("auto", "history", "oracle", "stated")
+PREDICTORS = ("auto", "history", "oracle", "stated", "learned")
+VICTIMS = ("age", "predicted")
 WAITS = ("mean", "median", "p90", "p99", "max")
 GROUPINGS = ("tenant", "partition")
 EXAMPLES = """\
@@ -239,6 +240,7 @@ SHAPE: dict[str, tuple[Callable[[str], ValueParser], str, str]] = {
     "kind_spread": (decimal, "X", "spread of medians between kinds, log; default 1.5"),
     "size_exponent": (decimal, "X", "runs grow with GPUs to this power; default 0.25"),
     "fail_share": (decimal, "X", "share of jobs that fail early; default 0.12"),
+    "argument_share": (decimal, "X", "share of kinds whose arguments decide the run; default 0"),
     "limit_share": (decimal, "X", "share of kinds with a stated limit; default 0.85"),
     "sweep_share": (decimal, "X", "share of small kinds that come as sweeps; default 0.25"),
     "sweep_jobs": (whole, "N", "mean size of a sweep; default 12"),
@@ -248,7 +250,7 @@ SHAPE: dict[str, tuple[Callable[[str], ValueParser], str, str]] = {
     "priorities": (
         lambda flag: weights(flag, "normal:80,high:20"),
         "P:W,...",
-        "priorities and their weights; default mostly normal",
+        "priorities and their weights; default mostly normal; of a trace: as it says",
     ),
 }
 """Options of generated work: parser, placeholder, help."""
@@ -256,19 +258,23 @@ SHAPE: dict[str, tuple[Callable[[str], ValueParser], str, str]] = {
 _MODES = ("demo", "generate", "fill", "list_policies")
 _TRACE = ("trace", "format", "time_zone")
 _MACHINES = ("cluster", *CLUSTER)
-_WORK = ("jobs", "days", *SHAPE)
-_WORLD = ("predictor", "preemption_cost", "wide_preemption_cost", "lose_progress", "default_limit")
+_WORK = ("jobs", "days", *(name for name in SHAPE if name != "priorities"))
+_WORLD = (
+    *("predictor", "preemption_cost", "wide_preemption_cost", "lose_progress", "default_limit"),
+    *("checkpoint_every", "victims"),
+)
 _STUDY = ("forecasts", "forecast_every", "by", "report")
 _FILLING = ("seeds", "rename_nodes")
 _EXCLUDED: dict[str, tuple[str, ...]] = {
     "trace": (*_WORK, *_FILLING, "write_trace"),
-    "demo": (*_TRACE, *_MACHINES, *_WORK, *_FILLING, "write_trace", "limit_jobs"),
+    "demo": (*_TRACE, *_MACHINES, *_WORK, "priorities", *_FILLING, "write_trace", "limit_jobs"),
     "generate": (*_TRACE, *_FILLING),
-    "fill": (*_WORK, *_WORLD, *_STUDY, "write_trace", "limit_jobs", "seed"),
+    "fill": (*_WORK, "priorities", *_WORLD, *_STUDY, "write_trace", "limit_jobs", "seed"),
     "write_trace": (*_WORLD, *_STUDY, "policy", "json"),
     "cluster": (*CLUSTER, "target_wait"),
     "target_wait": ("demo", "fill", "write_trace", "by", "forecasts"),
     "jobs": ("days",),
+    "lose_progress": ("checkpoint_every",),
 }
 """The options that cannot be given with another one."""
 
@@ -322,6 +328,10 @@ def register(parser: ArgumentParser) -> None:
     limit = "limit of jobs that state none; default none"
     add.value("--default-limit", partial(duration_ms, least_ms=1000), "TIME", limit)
     add.flag("--lose-progress", "a preempted job starts from the beginning")
+    every = "a preempted job goes on from its last checkpoint, one each TIME; default when stopped"
+    add.value("--checkpoint-every", partial(duration_ms, least_ms=1000), "TIME", every)
+    victims = f"how jobs to preempt are chosen ({', '.join(VICTIMS)}); default age"
+    add.value("--victims", partial(one_of, allowed=VICTIMS), "V", victims)
     add.flag("--forecasts", "forecast every start, and report the accuracy (slow)")
     add.value("--forecast-every", whole, "N", "forecast one start in N, which is faster")
     seed = partial(whole, least=0)
@@ -355,7 +365,14 @@ def check_together(args: Namespace) -> None:
         )
     if not modes and args.trace is None:
         raise InvalidRequest("nothing to simulate; give --trace FILE, --generate or --demo")
-    given = [*(modes or ["trace"]), "write_trace", "cluster", "jobs", "target_wait"]
+    given = [
+        *(modes or ["trace"]),
+        "write_trace",
+        "cluster",
+        "jobs",
+        "target_wait",
+        "lose_progress",
+    ]
     if args.target_of is not None and args.target_wait is None:
         raise InvalidRequest("--target-of says which wait --target-wait limits; add it")
     if isinstance(args.nodes, tuple):

@@ -19,7 +19,13 @@ from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.simulator.experiment import NO_LIMIT_MS
-from gpu_scheduler.simulator.generator import DAY_S, WorkShape, generate, generated_workload
+from gpu_scheduler.simulator.generator import (
+    DAY_S,
+    WorkShape,
+    generate,
+    generated_workload,
+    with_priorities,
+)
 from gpu_scheduler.simulator.traces import openb
 from gpu_scheduler.simulator.traces.collector import Reading
 from gpu_scheduler.simulator.traces.detect import TraceFormat, read_cluster, read_trace
@@ -45,6 +51,9 @@ def trace_reading(args: Namespace) -> Reading:
     )
     if args.limit_jobs is not None:
         _keep_first(reading.workload, args.limit_jobs)
+    if args.priorities is not None:
+        for part in reading.workload.partitions:
+            part.jobs = with_priorities(part.jobs, args.priorities, seed_of(args))
     limit_ms = args.default_limit or NO_LIMIT_MS
     check_accepted(reading, replace(preset("fifo"), default_limit_ms=limit_ms))
     return reading

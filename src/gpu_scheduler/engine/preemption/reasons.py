@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import itemgetter
 
-from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.engine.policy import HOUR_MS, Preemption
 from gpu_scheduler.engine.priority import level_of
 from gpu_scheduler.engine.queue import Entry, JobContext
 from gpu_scheduler.engine.quota.admission import job_amounts, summed
@@ -22,12 +22,16 @@ from gpu_scheduler.engine.quota.resource_limits import Key, Reclaimed
 from gpu_scheduler.engine.quota.tree import QuotaTree, Right
 from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
+from gpu_scheduler.model.cluster_snapshot import Running
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import PreemptionReason
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 Victims = list[tuple[RunningEntry, PreemptionReason]]
 """Running jobs to evict, each with the preemption reason."""
+
+GAIN_MS = HOUR_MS
+"""An eviction that frees a place for so long counts its losses twice."""
 
 
 class Candidates:
@@ -184,12 +188,14 @@ class PreemptionReasons:
         if running.expected_end_ms - self._now_ms <= self._policy.eviction_ms:
             return None
         if not self._by_class:
-            has_less_right = self._has_less_right(entry, victim)
+            has_less_right = self._has_less_right(entry, victim) and not self._is_spared(victim)
             return PreemptionReason(self._policy.preemption) if has_less_right else None
         tenant = self._state.tenant(running.job.tenant)
         reason = None
         if tenant.allow_preemption and running.preemptions < tenant.max_preemptions:
             reason = self._class_reason(rights, victim, reclaimed)
+        if reason is PreemptionReason.CLASS and self._is_spared(victim):
+            reason = None
         if (
             not reason
             and rights.reclaims
@@ -200,14 +206,42 @@ class PreemptionReasons:
         return reason
 
     def cost(self, victim: RunningEntry) -> int:
-        """Work since the last checkpoint, more for a job that was evicted before."""
+        """Lost GPU time, more for a job that was evicted before.
+
+        With known restart costs it is also more for a job that would soon have ended by itself: the
+        less it has left, the less its eviction gains.
+        """
         running = victim.running
         if running.backfilled and running.overrun:
             return 0
-        since = max(running.allocation.start_ms, running.checkpoint_ms)
-        lost_ms = max(0, self._now_ms - since) + self._policy.eviction_ms
+        lost_ms = self._lost_ms(running)
+        if self._policy.restart is not None:
+            left_ms = max(1, running.expected_end_ms - self._now_ms)
+            lost_ms += lost_ms * GAIN_MS // left_ms
         gpu_milli = max(WHOLE_MILLI, victim.amounts.gpu_milli)
         return lost_ms * gpu_milli // WHOLE_MILLI * (1 + running.preemptions)
+
+    def _lost_ms(self, running: Running) -> int:
+        """The run time that an eviction loses: since the last checkpoint, and for the restart."""
+        restart = self._policy.restart
+        unsaved_ms = max(0, self._now_ms - max(running.allocation.start_ms, running.checkpoint_ms))
+        if restart is None:
+            return unsaved_ms + self._policy.eviction_ms
+        if restart.checkpoint_every_ms and not running.checkpoint_ms:
+            unsaved_ms %= restart.checkpoint_every_ms
+        return unsaved_ms + self._policy.eviction_ms + restart.restart_ms
+
+    def _is_spared(self, victim: RunningEntry) -> bool:
+        """Tell whether waiting for the end of the job is cheaper than evicting it.
+
+        A job that has run longer than expected is no longer spared, so no job waits for one for
+        longer than `spare_ms`.
+        """
+        restart, running = self._policy.restart, victim.running
+        if restart is None or running.overrun:
+            return False
+        left_ms = running.expected_end_ms - self._now_ms
+        return left_ms <= min(self._lost_ms(running), restart.spare_ms)
 
     def victims_on(self, rights: PreemptionRights, ordinal: int, reclaimed: Reclaimed) -> Victims:
         """All jobs on a node that may be evicted, the cheapest first."""
