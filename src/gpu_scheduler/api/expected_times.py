@@ -619,6 +619,8 @@ def basis_text(basis: RunTimeBasis) -> str:
     """Return what a run time is based on, in words."""
     if basis.kind == "estimate":
         return "the estimate given with it"
+    if basis.kind == "model":
+        return f"the model of run times, trained on {basis.runs} jobs"
     whose = _WHOSE_RUNS.get(basis.kind)
     if whose is None:
         return "nothing known: the limit"

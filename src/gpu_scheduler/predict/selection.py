@@ -14,13 +14,15 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpu_scheduler.model.errors import InternalError
+import msgspec
+
+from gpu_scheduler.model.errors import InternalError, InvalidRequest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.predict.features import Row, after, row_of
 from gpu_scheduler.predict.history import MEDIAN, History
 from gpu_scheduler.predict.interface import RunTimeBasis
 from gpu_scheduler.predict.training import TrainingRows
-from gpu_scheduler.predict.trees import LEVELS, Logs, Model, quantile_ms
+from gpu_scheduler.predict.trees import LEVELS, Logs, Model, StoredModel, quantile_ms
 
 LEAST_ROWS = 500
 """Jobs before the first training."""
@@ -51,6 +53,26 @@ ATOMS = ((0, 0.3), (1, 0.4), (2, 0.3))
 Bodily)."""
 
 Trainer = Callable[[TrainingRows], Model]
+
+
+class StoredComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The sums of a comparison."""
+
+    jobs: int
+    weight: float
+    history: float
+    model: float
+    squares: float
+    is_used: bool
+
+
+class StoredPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a server stores: the model and its scores at a time. The history is in the database."""
+
+    model: StoredModel
+    at_ms: int
+    site: StoredComparison
+    tenants: dict[str, StoredComparison]
 
 
 class Score(NamedTuple):
@@ -93,6 +115,21 @@ class _Comparison:
             error = math.sqrt(max(0.0, self.squares - gain * gain / self.weight))
             self.is_used = gain > CERTAIN * error
 
+    def stored(self) -> StoredComparison:
+        return StoredComparison(
+            self.jobs, self.weight, self.history, self.model, self.squares, self.is_used
+        )
+
+    @classmethod
+    def restored(cls, stored: StoredComparison) -> _Comparison:
+        sums = (stored.weight, stored.history, stored.model, stored.squares)
+        if stored.jobs < 0 or not all(0 <= one < math.inf for one in sums):
+            raise InvalidRequest("the stored scores of predictors are damaged")
+        new = cls()
+        new.jobs, new.is_used = stored.jobs, stored.is_used
+        new.weight, new.history, new.model, new.squares = sums
+        return new
+
     def score(self, tenant: str | None) -> Score:
         weight = self.weight or 1.0
         return Score(tenant, self.jobs, self.history / weight, self.model / weight, self.is_used)
@@ -114,6 +151,9 @@ class SelectedPredictor:
         self.history = History()
         self.model: Model | None = None
         self.trainings = 0
+        self.training_error = ""
+        """Why the last training failed."""
+        self._scored_after_ms = 0
         self._trainer = trainer
         self._rows: deque[tuple[Row, float]] = deque(maxlen=MOST_ROWS)
         self._new_rows = 0
@@ -156,7 +196,7 @@ class SelectedPredictor:
         if model is None or not self._uses_model(job):
             return self.history.run_time(job, elapsed_ms)
         expected_ms = quantile_ms(self._logs(job, elapsed_ms, 0), MEDIAN)
-        return self._later(job, elapsed_ms, expected_ms), RunTimeBasis("model", model.jobs)
+        return self._later(job, elapsed_ms, expected_ms), RunTimeBasis("model", model.stored.jobs)
 
     def forecast_run_time(self, job: Job, elapsed_ms: int) -> int:
         """The total run time that forecasts of starts count with: between median and mean."""
@@ -178,7 +218,7 @@ class SelectedPredictor:
             self._sampled += 1
             row = self._row(job, now_ms)
             history = model = None
-            if self.model is not None and now_ms > self.model.trained_until_ms:
+            if self.model is not None and now_ms > self._scored_after_ms:
                 model = self.model.logs(row)
                 history = self._history_logs(job, row)
             self._started[job.id] = _Start(row, history, model)
@@ -205,7 +245,7 @@ class SelectedPredictor:
     @property
     def is_training_due(self) -> bool:
         """Tell whether there are enough new jobs for a new model."""
-        known = 0 if self.model is None else min(self.model.jobs, MOST_ROWS)
+        known = 0 if self.model is None else min(self.model.stored.jobs, MOST_ROWS)
         least = max(LEAST_ROWS, known * GROWTH_PERCENT // 100)
         return len(self._rows) >= LEAST_ROWS and self._new_rows >= least
 
@@ -227,7 +267,36 @@ class SelectedPredictor:
         """Predict by a new model from now on; what is known of the last one's gain stays."""
         self.model = model
         self.trainings += 1
+        # A job that began earlier may be among those that the model was trained on.
+        self._scored_after_ms = max(self._scored_after_ms, model.stored.trained_until_ms)
         self._told.clear()
+
+    def stored(self, now_ms: int) -> StoredPredictor | None:
+        """What to store for the next start; None without a model."""
+        if self.model is None:
+            return None
+        return StoredPredictor(
+            model=self.model.stored,
+            at_ms=now_ms,
+            site=self._site.stored(),
+            tenants={tenant: one.stored() for tenant, one in self._tenants.items()},
+        )
+
+    def restore(self, stored: StoredPredictor) -> None:
+        """Go on with a stored model; jobs that began before it was stored are not scored again."""
+        if len(stored.tenants) > MOST_TENANTS:
+            raise InvalidRequest("the stored scores of predictors are of too many tenants")
+        self.install(Model(stored.model))
+        self.trainings = 0
+        self._scored_after_ms = max(self._scored_after_ms, stored.at_ms)
+        self._site = _Comparison.restored(stored.site)
+        for tenant, one in stored.tenants.items():
+            self._tenants[tenant] = _Comparison.restored(one)
+
+    @property
+    def scored_jobs(self) -> int:
+        """How many jobs both predictors were scored on."""
+        return self._site.jobs
 
     def scores(self) -> list[Score]:
         """The scores of all jobs, then of each tenant."""
@@ -243,6 +312,20 @@ class SelectedPredictor:
             return False
         own = self._tenants.get(tenant)
         return (self._site if own is None or own.jobs < LEAST_SCORED else own).is_used
+
+    def why(self, score: Score) -> str:
+        """Why the history or the model predicts jobs like those of this score."""
+        if self.model is None:
+            return f"no model yet: {len(self._rows)} of {LEAST_ROWS} ended jobs"
+        if score.jobs < LEAST_SCORED:
+            seen = f"{score.jobs} of {LEAST_SCORED} jobs scored"
+            return seen if score.tenant is None else f"{seen}; as for all tenants"
+        gain = f"the model's loss is {abs(score.gain):.1%} {'less' if score.gain > 0 else 'more'}"
+        if score.is_used:
+            return f"{gain}; it is used while that is at least {GAIN_TO_KEEP:.0%}"
+        if score.gain < GAIN_TO_USE:
+            return f"{gain}; it is used from {GAIN_TO_USE:.0%}"
+        return f"{gain}, which may be chance"
 
     def _uses_model(self, job: Job) -> bool:
         return self.model is not None and self.uses_model_for(job.tenant)

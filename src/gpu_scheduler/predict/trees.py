@@ -63,8 +63,9 @@ class Model:
     """A model that predicts."""
 
     def __init__(self, stored: StoredModel) -> None:
-        """Use a checked model."""
-        self.jobs, self.trained_until_ms = stored.jobs, stored.trained_until_ms
+        """Check the model and use it."""
+        check_model(stored)
+        self.stored = stored
         self._forests: list[list[_Walkable]] = [
             [
                 (
@@ -108,7 +109,6 @@ def read_model(text: bytes) -> Model:
         stored = msgspec.json.decode(text, type=StoredModel)
     except msgspec.MsgspecError as error:
         raise InvalidRequest(f"the model of run times cannot be read: {error}") from error
-    check_model(stored)
     return Model(stored)
 
 

@@ -14,7 +14,7 @@ from gpu_scheduler.control.gpu_metering import Action, GpuRules
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetPools, SetTenant
 from gpu_scheduler.control.state import CoreLimits
-from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption
+from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption, RestartCost
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.ledger.cost import PriceList, Prices
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
@@ -25,6 +25,7 @@ from gpu_scheduler.model.quota_tree import unmatched_names
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant
 from gpu_scheduler.predict.history import History
+from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.settings.fields import PriceChange
 from gpu_scheduler.settings.groups.cluster import AgentSettings, NodeSettings
 from gpu_scheduler.settings.groups.jobs import GpuSettings
@@ -40,9 +41,11 @@ WHOLE_PERCENT = 100
 log = structlog.get_logger("server")
 
 
-def new_core(settings: Settings) -> Callable[[], Core]:
+def new_core(
+    settings: Settings, new_predictor: Callable[[], Predictor] = History
+) -> Callable[[], Core]:
     """A factory of empty cores with the policy and the limits of the settings."""
-    return lambda: Core(policy_of(settings), History(), limits_of(settings))
+    return lambda: Core(policy_of(settings), new_predictor(), limits_of(settings))
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -58,6 +61,12 @@ def policy_of(settings: Settings) -> Policy:
         quota_tree=settings.quota_tree,
         budget_period=BudgetPeriod(settings.limits.budget_period),
     )
+    if settings.policy.predictive_preemption:
+        restart = RestartCost(
+            restart_ms=round(settings.policy.restart_cost_s * 1000),
+            checkpoint_every_ms=round(settings.policy.checkpoint_interval_s * 1000),
+        )
+        policy = replace(policy, restart=restart)
     if not settings.scheduler.enable_preemption:
         policy = replace(policy, preemption=Preemption.NONE)
     return policy

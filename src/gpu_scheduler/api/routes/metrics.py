@@ -40,6 +40,7 @@ from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.predict.selection import SelectedPredictor
 
 MEDIA = b"text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "gpu_scheduler_"
@@ -118,6 +119,7 @@ class SchedulerCollector(Collector):
             partial(service_metrics, service),
             partial(pool_metrics, service),
             self._start_ranges,
+            self._predictors,
             self._budgets,
         )
         for part in parts:
@@ -152,6 +154,21 @@ class SchedulerCollector(Collector):
         for result in ("within", "early", "late"):
             counts.add_metric([result], kept[result])
         yield counts
+
+    def _predictors(self) -> Iterator[Metric]:
+        predictor = self._context.state.predictor
+        if not isinstance(predictor, SelectedPredictor):
+            return
+        site = predictor.scores()[0]
+        loss = _gauge("predictor_loss", "Pinball loss of each predictor of run times.", "predictor")
+        if site.jobs:
+            loss.add_metric(["history"], site.history_loss)
+            loss.add_metric(["model"], site.model_loss)
+        yield loss
+        used = int(predictor.model is not None and site.is_used)
+        yield _gauge("predictor_model_used", "1 if the model predicts run times.", value=used)
+        count = predictor.trainings
+        yield _counter("predictor_trainings", "Trainings of the model of run times.", value=count)
 
     def _jobs(self) -> Iterator[Metric]:
         service = self._context.service

@@ -36,6 +36,8 @@ from gpu_scheduler.model.measurements import DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
+from gpu_scheduler.predict import training
+from gpu_scheduler.predict.selection import LEAST_ROWS, Score, SelectedPredictor
 from gpu_scheduler.store.interface import JobQuery, Store
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from gpu_scheduler.wire.times import FORMS, Span, read_span, read_zone, write_time
@@ -837,4 +839,87 @@ def _accuracy_form(one: ForecastAccuracy) -> JudgementForm:
         one,
         median_error_seconds=one.median_error_ms / 1000,
         p90_error_seconds=one.p90_error_ms / 1000,
+    )
+
+
+class ModelForm(Struct):
+    """The model of run times: `off`, `not_installed`, `untrained` or `trained`.
+
+    `jobs_learnt` ended jobs are remembered, and `jobs_needed` are before the first training.
+    """
+
+    state: str
+    jobs_learnt: int
+    jobs_needed: int
+    trained_jobs: int | None
+    trained_until: str | None
+    trainings: int
+    error: str
+
+
+class PredictorScoreForm(Struct):
+    """Both predictors on the same jobs, of a tenant or of the site (null).
+
+    A loss is the mean pinball loss of the 10th, 50th and 90th percentile in logarithms of the run
+    time: smaller is better. `used` is history or model.
+    """
+
+    tenant_id: str | None
+    jobs: int
+    history_loss: float | None
+    model_loss: float | None
+    gain_percent: float | None
+    used: str
+    why: str
+
+
+class PredictorsForm(Struct):
+    """Which predictor of run times is used, and why."""
+
+    model: ModelForm
+    scores: list[PredictorScoreForm]
+
+
+@router.operation("GET", "/report/predictors", tag="cluster", response=PredictorsForm)
+async def get_predictors(context: Context, request: Request) -> Response:
+    """How well each predictor of run times did, and which one is used.
+
+    The site's score and those of the tenants that the caller may see.
+    """
+    caller = request.caller
+    predictor = context.state.predictor
+    if not isinstance(predictor, SelectedPredictor):
+        state = "off" if training.is_available() else "not_installed"
+        why = "the model is off" if state == "off" else "the extra 'learned' is not installed"
+        only = PredictorScoreForm(None, 0, None, None, None, "history", why)
+        model = ModelForm(state, 0, LEAST_ROWS, None, None, 0, "")
+        return json_response(PredictorsForm(model, [only]))
+    trained = None if predictor.model is None else predictor.model.stored
+    model = ModelForm(
+        state="untrained" if trained is None else "trained",
+        jobs_learnt=predictor.jobs_learnt,
+        jobs_needed=LEAST_ROWS,
+        trained_jobs=None if trained is None else trained.jobs,
+        trained_until=None if trained is None else write_time(trained.trained_until_ms),
+        trainings=predictor.trainings,
+        error=predictor.training_error,
+    )
+    scores = [
+        _score_form(score, predictor)
+        for score in predictor.scores()
+        if score.tenant is None or caller.is_admin or score.tenant in caller.tenants
+    ]
+    return json_response(PredictorsForm(model, scores))
+
+
+def _score_form(score: Score, predictor: SelectedPredictor) -> PredictorScoreForm:
+    is_used = score.is_used if score.tenant is None else predictor.uses_model_for(score.tenant)
+    return PredictorScoreForm(
+        tenant_id=score.tenant,
+        jobs=score.jobs,
+        history_loss=round(score.history_loss, 4) if score.jobs else None,
+        model_loss=round(score.model_loss, 4) if score.jobs else None,
+        gain_percent=round(100 * score.gain, 1) if score.jobs else None,
+        used="model" if is_used else "history",
+        why=predictor.why(score),
     )

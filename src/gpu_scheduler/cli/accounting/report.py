@@ -55,6 +55,7 @@ def register(parser: ArgumentParser) -> None:
     add.value("--html", None, "FILE", "write an HTML page with charts")
     add.flag("--invoice", "print the invoice of the period")
     add.flag("--estimates", "show the accuracy of expected starts")
+    add.flag("--predictors", "show which predictor of run times is used, and why")
     add.choice("--format", ("text", "csv", "json"), "format of the invoice; default text")
     add_server_options(parser, table=True)
 
@@ -88,6 +89,9 @@ def run(args: Namespace) -> int:
     if args.estimates:
         answer = call(args, "GET", f"{API}/report/estimates")
         return print_answer(args, answer, lambda: _print_accuracy(answer))
+    if args.predictors:
+        answer = call(args, "GET", f"{API}/report/predictors")
+        return print_answer(args, answer, lambda: _print_predictors(answer))
     if args.invoice:
         return _invoice(call(args, "GET", target(f"{API}/invoice", period_query(args))), args)
     query = period_query(args) | {"below_percent": args.below}
@@ -280,6 +284,48 @@ def _print_accuracy(answer: dict[str, Any]) -> None:
         )
     if answer["open"]:
         print(f"{answer['open']} pending jobs have an expected start.")
+
+
+# Predictors of run times
+
+PREDICTOR_HEADINGS = ("TENANT", "JOBS", "HISTORY", "MODEL", "GAIN", "USED", "WHY")
+LOSS_MEANING = "HISTORY and MODEL are pinball losses of logarithms of run times; smaller is better."
+
+
+def _print_predictors(answer: dict[str, Any]) -> None:
+    """Print the scores of both predictors, and the state of the model."""
+    model = answer["model"]
+    rows = [
+        [
+            "(all)" if one["tenant_id"] is None else one["tenant_id"],
+            f"{one['jobs']:,}",
+            *(
+                "-" if one[name] is None else f"{one[name]:.3f}"
+                for name in ("history_loss", "model_loss")
+            ),
+            "-" if one["gain_percent"] is None else f"{one['gain_percent']:g} %",
+            one["used"],
+            one["why"],
+        ]
+        for one in answer["scores"]
+    ]
+    print_table(PREDICTOR_HEADINGS, rows, right=PREDICTOR_HEADINGS[1:5])
+    print(LOSS_MEANING)
+    print(_model_text(model))
+    if model["error"]:
+        print(f"The last training failed: {visible(model['error'])}")
+
+
+def _model_text(model: dict[str, Any]) -> str:
+    """What the state of the model is, and what to do."""
+    if model["state"] == "not_installed":
+        return "No model: install it with pip install 'gpu-scheduler[learned]', then restart."
+    if model["state"] == "off":
+        return "No model: policy.learned_run_times is off."
+    if model["state"] == "untrained":
+        return f"No model yet: {model['jobs_learnt']:,} of {model['jobs_needed']:,} ended jobs."
+    until = minute_text(model["trained_until"])
+    return f"The model was trained on {model['trained_jobs']:,} jobs that ended until {until}."
 
 
 # HTML page

@@ -29,6 +29,7 @@ from gpu_scheduler.logging_setup.structured import lost_lines
 from gpu_scheduler.model.tenant import BudgetPeriod
 from gpu_scheduler.notify.event_rules import BudgetUse
 from gpu_scheduler.notify.service import Notifications
+from gpu_scheduler.predict import training
 from gpu_scheduler.server.background import supervise
 from gpu_scheduler.server.background.clock_watch import ClockWatch, resume_clock
 from gpu_scheduler.server.background.fencing import Fencing
@@ -36,6 +37,7 @@ from gpu_scheduler.server.background.forecast_recorder import ForecastRecorder
 from gpu_scheduler.server.background.housekeeping import GcTuner, run_housekeeping
 from gpu_scheduler.server.background.job_logs import JobLog, JobLogs
 from gpu_scheduler.server.background.jobs_file import JobsFile
+from gpu_scheduler.server.background.model_training import ModelTraining, selected_predictor
 from gpu_scheduler.server.from_settings import (
     new_core,
     node_timeouts_of,
@@ -89,7 +91,9 @@ class Leader:
         self._paths = components.paths
         self.loop = Loop(
             store,
-            new_core(settings),
+            new_core(settings, partial(selected_predictor, components.paths.state))
+            if settings.policy.learned_run_times and training.is_available()
+            else new_core(settings),
             clock.now_ms,
             sweep_ms=settings.scheduler.scheduling_interval_ms,
             rules=SiteRules(settings).check,
@@ -135,6 +139,7 @@ class Leader:
                 run_housekeeping, loop, settings.retention, Path(self._paths.logs)
             ),
             "gc": self._gc_tuner.run,
+            "run times": ModelTraining(loop, self._paths.state).run,
         }
         if settings.files.jobs_file:
             security = settings.security

@@ -129,6 +129,31 @@ class PolicySettings:
         about="Before a reservation starts, preemptible jobs may use its GPUs if they are expected"
         " to end in time. Off: only jobs whose time limit ends in time.",
     )
+    learned_run_times: bool = setting(
+        default=True,
+        about="Train a model of run times from the ended jobs if the extra `learned` is installed,"
+        " and predict by it where it proves better than the statistics of past jobs; "
+        "`tgpu report --predictors` shows where.",
+    )
+    predictive_preemption: bool = setting(
+        default=False,
+        about="Choose the jobs to preempt also by their expected remaining run time and by what a "
+        "restart costs, and spare a job that should end before its preemption pays off.",
+    )
+    restart_cost_s: float = setting(
+        60.0,
+        "Run time that a preempted job loses when it resumes, besides the work since its last "
+        "checkpoint: loading its state, filling caches. For `predictive_preemption`.",
+        least=0,
+        most=DAY_S,
+    )
+    checkpoint_interval_s: float = setting(
+        0.0,
+        "How often jobs that report no checkpoints are taken to save their work; 0: never. For "
+        "`predictive_preemption`.",
+        least=0,
+        most=DAY_S,
+    )
     usage_half_life_hours: float = setting(
         168.0, "Half-life of past usage in the fair share.", least=0.01, most=87_600
     )
