@@ -228,7 +228,8 @@ class PreemptionReasons:
         if restart is None:
             return unsaved_ms + self._policy.eviction_ms
         if restart.checkpoint_every_ms and not running.checkpoint_ms:
-            unsaved_ms %= restart.checkpoint_every_ms
+            # Which part of the interval has passed is not known.
+            unsaved_ms = min(unsaved_ms, restart.checkpoint_every_ms // 2)
         return unsaved_ms + self._policy.eviction_ms + restart.restart_ms
 
     def _is_spared(self, victim: RunningEntry) -> bool:
