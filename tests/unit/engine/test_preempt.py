@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.policy import Feedback, Policy, Preemption
+from gpu_scheduler.engine.policy import Feedback, Policy, Preemption, RestartCost
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import PoolQuota, Running
 from gpu_scheduler.model.job import Pool
@@ -465,3 +465,58 @@ def test_srtf_preempts_only_if_gain_exceeds_eviction_cost() -> None:
 
     assert stops(HOUR) == ["j8"]
     assert stops(2 * HOUR - policy.eviction_ms) == []
+
+
+# --- by expected remaining work and the cost of a restart
+
+
+RESTART = replace(CLASS, restart=RestartCost(restart_ms=10 * MINUTE, checkpoint_every_ms=HOUR))
+
+
+def ends_at(held: Running, end_ms: int) -> Running:
+    return replace(held, expected_end_ms=end_ms)
+
+
+def test_job_that_soon_ends_is_spared_until_it_exceeds_its_expectation() -> None:
+    soon = ends_at(low(8, on("n0", [0, 1]), gpus=2), NOW + 20 * MINUTE)
+    assert victims(soon) == ["j8"]
+    assert victims(soon, policy=RESTART) == []
+    assert victims(replace(soon, overrun=True), policy=RESTART) == ["j8"]
+
+
+def test_job_is_spared_for_no_longer_than_bound() -> None:
+    held = ends_at(low(8, on("n0", [0, 1]), gpus=2), NOW + 40 * MINUTE)
+    bounds = {spare: RestartCost(restart_ms=DAY, spare_ms=spare) for spare in (HOUR, 30 * MINUTE)}
+    assert victims(held, policy=replace(CLASS, restart=bounds[HOUR])) == []
+    assert victims(held, policy=replace(CLASS, restart=bounds[30 * MINUTE])) == ["j8"]
+
+
+def test_of_equal_losses_job_with_more_left_to_run_is_victim() -> None:
+    held = [low(8, on("n0", [0])), ends_at(low(9, on("n0", [1])), NOW + 2 * HOUR)]
+    assert victims(*held, policy=RESTART) == ["j8"]
+    held = [ends_at(held[0], NOW + 2 * HOUR), ends_at(held[1], NOW + DAY)]
+    assert victims(*held, policy=RESTART) == ["j9"]
+
+
+def test_without_checkpoints_recent_start_is_cheapest_and_with_them_age_does_not_count() -> None:
+    old, young = low(8, on("n0", [0])), low(9, on("n0", [1]), start_ms=NOW - 2 * HOUR)
+    young = ends_at(young, NOW + 3 * HOUR)
+    assert victims(old, young) == ["j9"]
+    assert victims(old, young, policy=replace(CLASS, restart=RestartCost())) == ["j9"]
+    assert victims(old, young, policy=RESTART) == ["j8"]
+
+
+def test_reclaim_of_what_was_lent_spares_no_job_for_its_restart() -> None:
+    tenants = [a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech")]
+    held = [
+        ends_at(low(n, on("n0", [n - 10]), tenant="speech"), NOW + 5 * MINUTE)
+        for n in range(10, 14)
+    ]
+    found = victims(
+        *held,
+        job=urgent(priority=250),
+        policy=RESTART,
+        nodes=[a_node(gpus=4)],
+        tenants=tenants,
+    )
+    assert len(found) == 1
