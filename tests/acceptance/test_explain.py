@@ -49,6 +49,13 @@ def test_explain_gives_reason_for_every_waiting_job_and_start_time_for_most(
     server.tgpu("cancel", second)
 
 
+def test_report_says_which_predictor_of_run_times_is_used(server: RealServer) -> None:
+    found = server.json("report", "--predictors")
+    assert found["model"]["state"] == "untrained"
+    assert [one["used"] for one in found["scores"] if one["tenant_id"] is None] == ["history"]
+    assert "No model yet" in server.tgpu("report", "--predictors").stdout
+
+
 def test_explain_of_running_array_lists_its_task_states(server: RealServer) -> None:
     array = server.submit("--array", "0-3%1", "--gpus", 1, "--time", "5m", "--", "sleep", 300)
     for _ in range(600):

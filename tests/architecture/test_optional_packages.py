@@ -22,6 +22,15 @@ def test_only_parts_that_speak_http_import_aiohttp() -> None:
     ]
 
 
+def test_only_training_imports_library_of_extra_learned() -> None:
+    found = [
+        str(path.relative_to(SOURCE))
+        for path in sorted(SOURCE.rglob("*.py"))
+        if "import lightgbm" in (text := path.read_text(encoding="utf-8")) or "import numpy" in text
+    ]
+    assert found == ["predict/training.py"]
+
+
 def test_the_rest_of_the_kubernetes_package_works_without_it() -> None:
     modules = [
         "gpu_scheduler." + ".".join(path.relative_to(SOURCE).with_suffix("").parts)

@@ -627,6 +627,16 @@ export interface MemberRequest {
   min_bandwidth_gbps?: number;
 }
 
+export interface ModelForm {
+  state: string;
+  jobs_learnt: number;
+  jobs_needed: number;
+  trained_jobs: number | null;
+  trained_until: string | null;
+  trainings: number;
+  error: string;
+}
+
 export interface MovedStart {
   job_id: string;
   user: string;
@@ -851,6 +861,21 @@ export interface PoolUse {
   borrowed_gpus: number;
   running_jobs: number;
   waiting_jobs: number;
+}
+
+export interface PredictorScoreForm {
+  tenant_id: string | null;
+  jobs: number;
+  history_loss: number | null;
+  model_loss: number | null;
+  gain_percent: number | null;
+  used: string;
+  why: string;
+}
+
+export interface PredictorsForm {
+  model: ModelForm;
+  scores: PredictorScoreForm[];
 }
 
 export interface PriorityRequest {
@@ -1550,6 +1575,7 @@ export interface Responses {
   "GET /report": ReportForm;
   "GET /report/estimates": EstimatesForm;
   "GET /report/fair-share": FairShareForm;
+  "GET /report/predictors": PredictorsForm;
   "GET /reservations": ReservationList;
   "POST /reservations": ReservationForm;
   "DELETE /reservations/{reservation_id}": ReservationForm;
