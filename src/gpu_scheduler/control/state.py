@@ -26,6 +26,7 @@ from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.tenant import Tenant, TenantDirectory
 from gpu_scheduler.predict.interface import Predictor
+from gpu_scheduler.predict.preemption_risk import PreemptionRisk
 from gpu_scheduler.predict.start_ranges import StartRanges
 from gpu_scheduler.store.rows import EstimateRow
 
@@ -192,6 +193,7 @@ class ControlState:
         """Starts within, before (early) and after (late) their range, since the server started."""
         self.recent_arrivals = RecentArrivals()
         self.recent_requests = RecentRequests()
+        self.preemption_risk = PreemptionRisk()
         self.services: dict[str, Service] = {}
         self.services_to_reconcile: dict[str, None] = {}
         """Services that must be checked, because something of theirs changed."""

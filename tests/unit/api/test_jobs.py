@@ -156,6 +156,19 @@ def test_waiting_job_shows_reason_position_and_forecast(lab: ApiLab) -> None:
     assert (ended["state"], ended["reason"]) == ("failed", "failed with exit code 1")
 
 
+def test_job_like_those_that_were_often_preempted_is_told_so(lab: ApiLab) -> None:
+    job_id = lab.submit(gpu_count=1)
+    record = lab.loop.core.state.jobs[job_id]
+    for _ in range(10):
+        lab.loop.core.state.preemption_risk.add(record.job, 90_000, preempted=True)
+    told = lab.get(f"/jobs/{job_id}/explain").json["preemption_risk"]
+    assert told.startswith("10 of the last 10 attempts of tenant ")
+    assert told.endswith("half of them within 2 min")
+    lab.start(job_id)
+    lab.end(job_id, 0)
+    assert lab.get(f"/jobs/{job_id}/explain").json["preemption_risk"] == ""
+
+
 def test_held_job_waits_until_release(lab: ApiLab) -> None:
     job_id = lab.submit(hold=True)
     assert lab.get(f"/jobs/{job_id}/explain").json["code"] == "held"

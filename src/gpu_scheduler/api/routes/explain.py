@@ -45,7 +45,8 @@ class Explanation(Struct):
     `end_unknown` say why not. Four in five starts fall between `expected_start_earliest` and
     `expected_start_latest`. `expected_start_limit` is the start if all jobs before it use their
     full limits, `expected_start_after` the job whose end lets it start, and `expected_start_basis`
-    what the run time of that job is based on.
+    what the run time of that job is based on. `preemption_risk` says how often such jobs were
+    preempted lately, if that is often.
     """
 
     job_id: str
@@ -64,8 +65,10 @@ class Explanation(Struct):
     expected_start_limit: str | None = None
     expected_start_after: str | None = None
     expected_start_basis: str = ""
+    preemption_risk: str = ""
 
 
+MINUTE_MS = 60_000
 router = Router("jobs")
 
 
@@ -86,6 +89,7 @@ async def explain_job(context: Context, request: Request) -> Response:
         position=None,
         expected_start=None,
         expected_end=None,
+        preemption_risk="" if state in ENDED else _risk_text(context, job),
     )
     _note_stale(context, row)
     if state in {JobState.PENDING, JobState.PREEMPTED}:
@@ -134,8 +138,19 @@ async def explain_job(context: Context, request: Request) -> Response:
     if not request.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
         form.start_unknown = form.end_unknown = form.expected_start_basis = ""
-        form.expected_start_after = None
+        form.expected_start_after, form.preemption_risk = None, ""
     return json_response(form)
+
+
+def _risk_text(context: Context, job: Job) -> str:
+    """How often jobs like this one were preempted lately; empty if seldom or unknown."""
+    risk = context.state.preemption_risk.of(job)
+    if risk is None:
+        return ""
+    return (
+        f"{risk.preempted} of the last {risk.attempts} attempts of tenant {job.tenant} with this "
+        f"priority were preempted, half of them within {-(-risk.half_within_ms // MINUTE_MS):,} min"
+    )
 
 
 async def _earlier_preemption(context: Context, row: JobRow, task: int | None) -> str:

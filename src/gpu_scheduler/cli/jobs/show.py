@@ -283,6 +283,7 @@ def run_explain(args: Namespace) -> int:
                 ("by time limits", limit_start_text(answer, now)),
                 ("based on", start_basis_text(answer)),
                 ("expected end", expected_end_text(answer, now)),
+                ("preemption", visible(str(answer.get("preemption_risk") or ""))),
                 *((f"GPU {index}", visible(str(problem))) for index, problem in gpus.items()),
             ]
         )

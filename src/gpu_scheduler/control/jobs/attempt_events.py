@@ -124,6 +124,9 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     is_no_run = goes_on or task.stop_why or record.job.service or is_prolog_failure
     run_ms = None if is_no_run else task.attained_ms + end.elapsed_ms
     state.predictor.end(record.job, run_ms, now_ms)
+    was_preempted = new_state is JobState.PREEMPTED and not was_node_loss
+    if was_preempted or run_ms is not None:
+        state.preemption_risk.add(record.job, end.elapsed_ms, preempted=was_preempted)
     task.exit_code, task.signal = fact.exit_code, fact.signal
     services.mark(state, record.job.service)
 
