@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -73,6 +74,25 @@ class StoredPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at_ms: int
     site: StoredComparison
     tenants: dict[str, StoredComparison]
+
+
+@dataclass(slots=True, kw_only=True)
+class ScoreTotals:
+    """Sums of losses over all scored jobs: of both predictors, and of the one that was used."""
+
+    jobs: int = 0
+    history: float = 0.0
+    model: float = 0.0
+    used: float = 0.0
+    trainings: int = 0
+
+    def add(self, other: ScoreTotals) -> None:
+        """Add those of another site."""
+        self.jobs += other.jobs
+        self.history += other.history
+        self.model += other.model
+        self.used += other.used
+        self.trainings += other.trainings
 
 
 class Score(NamedTuple):
@@ -153,6 +173,8 @@ class SelectedPredictor:
         self.trainings = 0
         self.training_error = ""
         """Why the last training failed."""
+        self.totals = ScoreTotals()
+        """Over all jobs since the start, none of which fades."""
         self._scored_after_ms = 0
         self._trainer = trainer
         self._rows: deque[tuple[Row, float]] = deque(maxlen=MOST_ROWS)
@@ -267,6 +289,7 @@ class SelectedPredictor:
         """Predict by a new model from now on; what is known of the last one's gain stays."""
         self.model = model
         self.trainings += 1
+        self.totals.trainings += 1
         # A job that began earlier may be among those that the model was trained on.
         self._scored_after_ms = max(self._scored_after_ms, model.stored.trained_until_ms)
         self._told.clear()
@@ -331,6 +354,8 @@ class SelectedPredictor:
         return self.model is not None and self.uses_model_for(job.tenant)
 
     def _score(self, tenant: str, history_loss: float, model_loss: float) -> None:
+        used_loss = model_loss if self.uses_model_for(tenant) else history_loss
+        self.totals.add(ScoreTotals(jobs=1, history=history_loss, model=model_loss, used=used_loss))
         own = self._tenants.get(tenant)
         if own is None:
             own = self._tenants[tenant] = _Comparison()

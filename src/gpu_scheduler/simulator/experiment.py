@@ -24,7 +24,7 @@ from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.request import WHOLE_MILLI, TypicalShape
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.predict.interface import Predictor
-from gpu_scheduler.predict.selection import SelectedPredictor
+from gpu_scheduler.predict.selection import ScoreTotals, SelectedPredictor
 from gpu_scheduler.predict.training import train_here
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.predictors import AsTold, Oracle, Stated
@@ -127,6 +127,9 @@ def run_policy(
             promise_every=conditions.forecast_every,
             on_progress=None if on_progress is None else _named(on_progress, policy.name),
         ).run()
+        if isinstance(predictor, SelectedPredictor):
+            run.predictions = run.predictions or ScoreTotals()
+            run.predictions.add(predictor.totals)
     run.wall_seconds = perf_counter() - begun
     return run
 

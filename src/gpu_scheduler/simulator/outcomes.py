@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from gpu_scheduler.predict.selection import ScoreTotals
+
 NO_PROMISE = -1
 
 
@@ -106,6 +108,8 @@ class Run:
     never_ran_jobs: int = 0
     cycles: int = 0
     wall_seconds: float = 0.0
+    predictions: ScoreTotals | None = None
+    """How well run times were predicted, where predictors were compared."""
 
 
 # Levels over time: samples in, exact means over any span out. A sample's level holds until the

@@ -32,6 +32,7 @@ from gpu_scheduler.cli.simulate.workload import (
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.presets import PRESET_DESCRIPTIONS, PRESETS, preset
 from gpu_scheduler.model.errors import InvalidInput
+from gpu_scheduler.predict.selection import ScoreTotals
 from gpu_scheduler.simulator.experiment import (
     BELIEVE_THE_LIMIT,
     KNOW_THE_TRUTH,
@@ -246,6 +247,11 @@ def _notes(comparison: Comparison, measures: list[Measures]) -> list[str]:
         policies = [name for name, chosen in comparison.predictors.items() if chosen is choice]
         if policies:
             notes.append(f"{note}: {', '.join(policies)}.")
+    notes.extend(
+        _predictions_text(done.policy, done.predictions)
+        for done in comparison.runs
+        if done.predictions is not None
+    )
     for reason, count in comparison.skipped.items():
         notes.append(f"Skipped in the trace: {count_text(count)} rows with {reason}.")
     for run in measures:
@@ -261,6 +267,34 @@ def _notes(comparison: Comparison, measures: list[Measures]) -> list[str]:
         if run.dropped_jobs:
             notes.append(f"{run.policy}: {count_text(run.dropped_jobs)} jobs rejected.")
     return notes
+
+
+def _mean_losses(totals: ScoreTotals) -> dict[str, float | None]:
+    return {
+        f"{name}_loss": round(getattr(totals, name) / totals.jobs, DECIMALS)
+        if totals.jobs
+        else None
+        for name in ("history", "model", "used")
+    }
+
+
+def _predictions_document(totals: ScoreTotals | None) -> dict[str, float | None] | None:
+    if totals is None:
+        return None
+    return {"jobs": totals.jobs, "trainings": totals.trainings, **_mean_losses(totals)}
+
+
+def _predictions_text(policy: str, totals: ScoreTotals) -> str:
+    """How well the predictors did, in one line."""
+    if not totals.jobs:
+        return f"{policy}: too few jobs to compare the model of run times with the history."
+    losses = ", ".join(
+        f"{name.removesuffix('_loss')} {loss:.4f}" for name, loss in _mean_losses(totals).items()
+    )
+    return (
+        f"{policy}: mean loss of predictions of {count_text(totals.jobs)} jobs: {losses} "
+        f"({count_text(totals.trainings)} trainings)."
+    )
 
 
 def _document(comparison: Comparison, measures: list[Measures]) -> dict[str, Any]:
@@ -289,8 +323,12 @@ def _document(comparison: Comparison, measures: list[Measures]) -> dict[str, Any
             to_json(measured)
             | {"predictor": comparison.predictors[measured.policy].value}
             | {"start_ranges": quality and asdict(quality)}
-            for measured, quality in zip(
-                measures, (range_quality(run.outcomes) for run in comparison.runs), strict=True
+            | {"predictions": _predictions_document(run.predictions)}
+            for run, measured, quality in zip(
+                comparison.runs,
+                measures,
+                (range_quality(run.outcomes) for run in comparison.runs),
+                strict=True,
             )
         ],
     }
