@@ -244,6 +244,7 @@ export interface Explanation {
   expected_start_limit: string | null;
   expected_start_after: string | null;
   expected_start_basis: string;
+  preemption_risk: string;
 }
 
 export interface FairShareForm {
