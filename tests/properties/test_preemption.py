@@ -1,13 +1,15 @@
 """Guarantee: preemption terminates, and every eviction is justified."""
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_scheduler.engine.policy import RestartCost
 from tests.effort import examples
 from tests.properties.rig import Rig, StopBehaviour
-from tests.properties.strategies import PREEMPTING, Scenario, policies, scenarios
+from tests.properties.strategies import BRISK, PREEMPTING, Scenario, policies, scenarios
 
 PHYSICS = {
     "ideal": StopBehaviour(),
@@ -34,6 +36,25 @@ def test_finite_workload_drains_under_every_preempting_policy(
     scenario: Scenario, policy: str, physics: str
 ) -> None:
     rig = Rig(scenario, policy, PHYSICS[physics])
+
+    rig.run()
+
+    assert rig.waiting() == []
+
+
+@settings(max_examples=examples(60))
+@given(
+    scenario=scenarios(limits=False, changes=False),
+    policy=policies(PREEMPTING),
+    physics=st.sampled_from(tuple(PHYSICS)),
+    restart_ms=st.sampled_from([0, 60_000, 1_800_000]),
+    checkpoint_every_ms=st.sampled_from([0, 600_000]),
+)
+def test_finite_workload_drains_with_victims_by_expected_remaining_work(
+    scenario: Scenario, policy: str, physics: str, restart_ms: int, checkpoint_every_ms: int
+) -> None:
+    restart = RestartCost(restart_ms=restart_ms, checkpoint_every_ms=checkpoint_every_ms)
+    rig = Rig(scenario, replace(BRISK[policy], restart=restart), PHYSICS[physics])
 
     rig.run()
 

@@ -112,7 +112,7 @@ class RestartCost:
 
     A job that resumes needs `restart_ms` to get where it was. Jobs that report no checkpoints are
     taken to save their work every `checkpoint_every_ms` (0: never). A job is spared if it should
-    end before it would have made good what an eviction loses, but for at most `spare_ms`.
+    end before its eviction would pay off, but for at most `spare_ms`.
     """
 
     restart_ms: int = 0

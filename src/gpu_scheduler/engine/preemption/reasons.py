@@ -32,6 +32,10 @@ Victims = list[tuple[RunningEntry, PreemptionReason]]
 
 GAIN_MS = HOUR_MS
 """An eviction that frees a place for so long counts its losses twice."""
+EACH_MS = HOUR_MS
+"""Each victim waits again, whatever its size: that counts as much as so much lost GPU time."""
+PAYS_OFF = 4
+"""An eviction pays off if it frees a place for so many times the run time that it loses."""
 
 
 class Candidates:
@@ -208,18 +212,19 @@ class PreemptionReasons:
     def cost(self, victim: RunningEntry) -> int:
         """Lost GPU time, more for a job that was evicted before.
 
-        With known restart costs it is also more for a job that would soon have ended by itself: the
-        less it has left, the less its eviction gains.
+        With known restart costs every victim costs something, so that one wide victim is better
+        than many narrow ones, and the more the less it has left to run: its eviction gains little.
         """
         running = victim.running
         if running.backfilled and running.overrun:
             return 0
-        lost_ms = self._lost_ms(running)
+        lost_ms, each_ms = self._lost_ms(running), 0
         if self._policy.restart is not None:
             left_ms = max(1, running.expected_end_ms - self._now_ms)
             lost_ms += lost_ms * GAIN_MS // left_ms
+            each_ms = EACH_MS
         gpu_milli = max(WHOLE_MILLI, victim.amounts.gpu_milli)
-        return lost_ms * gpu_milli // WHOLE_MILLI * (1 + running.preemptions)
+        return (lost_ms * gpu_milli // WHOLE_MILLI + each_ms) * (1 + running.preemptions)
 
     def _lost_ms(self, running: Running) -> int:
         """The run time that an eviction loses: since the last checkpoint, and for the restart."""
@@ -233,7 +238,7 @@ class PreemptionReasons:
         return unsaved_ms + self._policy.eviction_ms + restart.restart_ms
 
     def _is_spared(self, victim: RunningEntry) -> bool:
-        """Tell whether waiting for the end of the job is cheaper than evicting it.
+        """Tell whether the job should end before its eviction would pay off.
 
         A job that has run longer than expected is no longer spared, so no job waits for one for
         longer than `spare_ms`.
@@ -242,7 +247,7 @@ class PreemptionReasons:
         if restart is None or running.overrun:
             return False
         left_ms = running.expected_end_ms - self._now_ms
-        return left_ms <= min(self._lost_ms(running), restart.spare_ms)
+        return left_ms <= min(PAYS_OFF * self._lost_ms(running), restart.spare_ms)
 
     def victims_on(self, rights: PreemptionRights, ordinal: int, reclaimed: Reclaimed) -> Victims:
         """All jobs on a node that may be evicted, the cheapest first."""
