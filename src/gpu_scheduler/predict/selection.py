@@ -343,11 +343,12 @@ class SelectedPredictor:
         if score.jobs < LEAST_SCORED:
             seen = f"{score.jobs} of {LEAST_SCORED} jobs scored"
             return seen if score.tenant is None else f"{seen}; as for all tenants"
-        gain = f"the model's loss is {abs(score.gain):.1%} {'less' if score.gain > 0 else 'more'}"
+        than = "less" if score.gain > 0 else "more"
+        gain = f"the model's loss is {100 * abs(score.gain):.1f} % {than}"
         if score.is_used:
-            return f"{gain}; it is used while that is at least {GAIN_TO_KEEP:.0%}"
+            return f"{gain}; it is used while that is at least {100 * GAIN_TO_KEEP:.0f} %"
         if score.gain < GAIN_TO_USE:
-            return f"{gain}; it is used from {GAIN_TO_USE:.0%}"
+            return f"{gain}; it is used from {100 * GAIN_TO_USE:.0f} %"
         return f"{gain}, which may be chance"
 
     def _uses_model(self, job: Job) -> bool:
