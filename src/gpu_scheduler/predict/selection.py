@@ -257,7 +257,7 @@ class SelectedPredictor:
             return
         log = math.log(max(1, run_ms))
         if start.history is not None and start.model is not None:
-            self._score(job.tenant, _loss(start.history, log), _loss(start.model, log))
+            self.score(job.tenant, _loss(start.history, log), _loss(start.model, log))
         self._rows.append((start.row, log))
         self._new_rows += 1
         self._until_ms = max(self._until_ms, now_ms)
@@ -354,7 +354,8 @@ class SelectedPredictor:
     def _uses_model(self, job: Job) -> bool:
         return self.model is not None and self.uses_model_for(job.tenant)
 
-    def _score(self, tenant: str, history_loss: float, model_loss: float) -> None:
+    def score(self, tenant: str, history_loss: float, model_loss: float) -> None:
+        """Count the losses of both on one job of the tenant."""
         used_loss = model_loss if self.uses_model_for(tenant) else history_loss
         self.totals.add(ScoreTotals(jobs=1, history=history_loss, model=model_loss, used=used_loss))
         own = self._tenants.get(tenant)

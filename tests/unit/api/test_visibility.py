@@ -9,6 +9,7 @@ import pytest
 from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.routes.job_views import PUBLIC_FIELDS
 from gpu_scheduler.model.identity import Caller, Role
+from gpu_scheduler.predict.selection import SelectedPredictor
 from tests.unit.api.lab import ApiLab
 
 SECRET = "only-for-ada"
@@ -297,3 +298,21 @@ def test_tenant_members_are_set_and_shown(lab: ApiLab) -> None:
     for bad in (["a:b"], ["a\nb"], [""], "lab"):
         refused = lab.call("PATCH", "/tenants/audio", {"users": bad}, headers=as_user("boss"))
         assert refused.status == 400
+
+
+def test_scores_of_predictors_are_shown_for_own_tenants_only(lab: ApiLab) -> None:
+    predictor = SelectedPredictor()
+    for tenant in ("vision", "audio"):
+        predictor.score(tenant, history_loss=1.0, model_loss=1.0)
+    before = lab.loop.core.state.predictor
+    lab.loop.core.state.predictor = predictor
+    found = {}
+    for name in ("ada", "bob", "boss"):
+        told = lab.get("/report/predictors", headers=as_user(name)).json["scores"]
+        found[name] = [one["tenant_id"] for one in told]
+    lab.loop.core.state.predictor = before
+    assert found == {
+        "ada": [None, "vision"],
+        "bob": [None],
+        "boss": [None, "audio", "vision"],
+    }
