@@ -10,6 +10,7 @@ is bounded. The same jobs, models and times give the same predictions.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -156,9 +157,9 @@ class _Comparison:
 
 
 class _Start(NamedTuple):
-    """What was predicted when a job started."""
+    """What was known and predicted when a job started; the row is packed, which takes less room."""
 
-    row: Row
+    row: array[float]
     history: Logs | None
     model: Logs | None
 
@@ -177,7 +178,7 @@ class SelectedPredictor:
         """Over all jobs since the start, none of which fades."""
         self._scored_after_ms = 0
         self._trainer = trainer
-        self._rows: deque[tuple[Row, float]] = deque(maxlen=MOST_ROWS)
+        self._rows: deque[tuple[array[float], float]] = deque(maxlen=MOST_ROWS)
         self._new_rows = 0
         self._until_ms = 0
         self._started: OrderedDict[str, _Start] = OrderedDict()
@@ -243,7 +244,7 @@ class SelectedPredictor:
             if self.model is not None and now_ms > self._scored_after_ms:
                 model = self.model.logs(row)
                 history = self._history_logs(job, row)
-            self._started[job.id] = _Start(row, history, model)
+            self._started[job.id] = _Start(array("d", row), history, model)
             if len(self._started) > MOST_STARTED:
                 self._started.popitem(last=False)
         self.history.begin(job, now_ms)
@@ -280,7 +281,7 @@ class SelectedPredictor:
         """What a training needs; the jobs count as used."""
         self._new_rows = 0
         return TrainingRows(
-            rows=[row for row, _ in self._rows],
+            rows=[tuple(row) for row, _ in self._rows],
             logs=[log for _, log in self._rows],
             until_ms=self._until_ms,
         )
@@ -384,7 +385,7 @@ class SelectedPredictor:
             raise InternalError("predicted by a model of run times, but none is installed")
         if elapsed_ms:
             start = self._started.get(job.id)
-            row = self._row(job, now_ms) if start is None else start.row
+            row = self._row(job, now_ms) if start is None else tuple(start.row)
             return model.logs(after(row, elapsed_ms))
         logs = self._told.get(job.id)
         if logs is None:
