@@ -50,6 +50,9 @@ GAIN_TO_USE = 0.05
 GAIN_TO_KEEP = 0.01
 """It is used until its gain is smaller than this."""
 CERTAIN = 2.0
+MOST_REGRET = 0.01
+"""The losses that using the model adds stay below this share of all the history's losses; of the
+first `MEMORY` jobs, below this share of what these would have."""
 ATOMS = ((0, 0.3), (1, 0.4), (2, 0.3))
 """Weights of the three quantiles that give mean and variance of usual distributions (Keefer and
 Bodily)."""
@@ -65,6 +68,8 @@ class StoredComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history: float
     model: float
     squares: float
+    all_history: float
+    regret: float
     is_used: bool
 
 
@@ -112,12 +117,19 @@ class Score(NamedTuple):
 
 
 class _Comparison:
-    """Losses of both predictors on the same jobs; recent jobs count more."""
+    """Losses of both predictors on the same jobs; recent jobs count more.
 
-    __slots__ = ("history", "is_used", "jobs", "model", "squares", "weight")
+    All jobs count the same in `all_history`, and in `regret`: what using the model has cost. If it
+    has cost more than a small share, the history is used, so that the model never costs more.
+    """
+
+    __slots__ = (
+        *("all_history", "history", "is_used", "jobs", "model", "regret", "squares", "weight"),
+    )
 
     def __init__(self) -> None:
         self.jobs = 0
+        self.all_history = self.regret = 0.0
         self.weight = self.history = self.model = self.squares = 0.0
         self.is_used = False
 
@@ -125,12 +137,16 @@ class _Comparison:
         """Count a job, and decide again which predictor is used."""
         keep = 1 - 1 / MEMORY
         self.jobs += 1
+        self.all_history += history_loss
+        self.regret += model_loss - history_loss if self.is_used else 0.0
         self.weight = self.weight * keep + 1
         self.history = self.history * keep + history_loss
         self.model = self.model * keep + model_loss
         self.squares = self.squares * keep + (history_loss - model_loss) ** 2
         gain = self.history - self.model
-        if self.is_used:
+        if self.regret > MOST_REGRET * self.all_history * max(1.0, MEMORY / self.jobs):
+            self.is_used = False
+        elif self.is_used:
             self.is_used = gain >= GAIN_TO_KEEP * self.history
         elif self.jobs >= LEAST_SCORED and gain >= GAIN_TO_USE * self.history:
             error = math.sqrt(max(0.0, self.squares - gain * gain / self.weight))
@@ -138,17 +154,30 @@ class _Comparison:
 
     def stored(self) -> StoredComparison:
         return StoredComparison(
-            self.jobs, self.weight, self.history, self.model, self.squares, self.is_used
+            jobs=self.jobs,
+            weight=self.weight,
+            history=self.history,
+            model=self.model,
+            squares=self.squares,
+            all_history=self.all_history,
+            regret=self.regret,
+            is_used=self.is_used,
         )
 
     @classmethod
     def restored(cls, stored: StoredComparison) -> _Comparison:
         sums = (stored.weight, stored.history, stored.model, stored.squares)
-        if stored.jobs < 0 or not all(0 <= one < math.inf for one in sums):
+        totals = (stored.all_history, stored.regret)
+        if (
+            stored.jobs < 0
+            or not all(0 <= one < math.inf for one in sums)
+            or not all(map(math.isfinite, totals))
+        ):
             raise InvalidRequest("the stored scores of predictors are damaged")
         new = cls()
         new.jobs, new.is_used = stored.jobs, stored.is_used
         new.weight, new.history, new.model, new.squares = sums
+        new.all_history, new.regret = totals
         return new
 
     def score(self, tenant: str | None) -> Score:
@@ -350,7 +379,7 @@ class SelectedPredictor:
             return f"{gain}; it is used while that is at least {100 * GAIN_TO_KEEP:.0f} %"
         if score.gain < GAIN_TO_USE:
             return f"{gain}; it is used from {100 * GAIN_TO_USE:.0f} %"
-        return f"{gain}, which may be chance"
+        return f"{gain}, but that may be chance, or its use has cost too much before"
 
     def _uses_model(self, job: Job) -> bool:
         return self.model is not None and self.uses_model_for(job.tenant)

@@ -21,7 +21,14 @@ def lab() -> Iterator[ApiLab]:
 
 def scores(jobs: int, history: float, model: float, *, is_used: bool) -> StoredComparison:
     return StoredComparison(
-        jobs=jobs, weight=1.0, history=history, model=model, squares=0.0, is_used=is_used
+        jobs=jobs,
+        weight=1.0,
+        history=history,
+        model=model,
+        squares=0.0,
+        all_history=history,
+        regret=0.0,
+        is_used=is_used,
     )
 
 

@@ -1,6 +1,7 @@
 """The model of run times is used where it has proven better than the history, and nowhere else."""
 
 import math
+from random import Random
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from gpu_scheduler.predict.history import History
 from gpu_scheduler.predict.selection import (
     LEAST_ROWS,
     LEAST_SCORED,
+    MOST_REGRET,
     MOST_TENANTS,
     SAMPLED_PER_S,
     SelectedPredictor,
@@ -19,7 +21,8 @@ from gpu_scheduler.predict.selection import (
 from gpu_scheduler.predict.trees import FORMAT, Model, StoredModel, Tree, quantile_ms, read_model
 from tests.builders import HOUR, MINUTE, SECOND, a_job
 
-EPOCHS = NAMES.index("number_0")
+MOST_LOSS = 4.5
+"""The largest loss of one job in the test of random losses."""
 FLAT = Tree(feature=[], threshold=[], categories=[], left=[], right=[], value=[0.0])
 
 
@@ -113,6 +116,19 @@ def test_better_model_is_used_after_enough_jobs_and_no_longer_than_it_is_better(
     site.run(*[MINUTE] * 3_000)
     assert not site.predictor.uses_model_for("vision")
     assert site.predictor.run_time(job, 0)[1].kind == "command"
+
+
+def test_whatever_losses_come_using_model_costs_at_most_a_small_share() -> None:
+    chance = Random(3)
+    for _ in range(5):
+        predictor = SelectedPredictor()
+        predictor.install(a_model())
+        for _ in range(12):  # The model is alternately better and much worse.
+            for factor in (0.5, 3.0):
+                for _ in range(chance.randrange(50, 700)):
+                    predictor.score("vision", 1.0, factor * chance.uniform(0.5, 1.5))
+        totals = predictor.totals
+        assert totals.used <= (1 + MOST_REGRET) * totals.history + MOST_LOSS
 
 
 def test_tenant_with_enough_jobs_of_its_own_gets_its_own_better_predictor() -> None:
