@@ -262,7 +262,8 @@ def why_not(rule: NotifyRule, job: Job, settings: NotificationSettings) -> str:
         return ""
     target = rule.target or default_target(settings, job.tenant)
     if not target:
-        return f"it names no target, and there is no default one ({known})"
+        advice = "" if open_targets else "; docs/howto/notifications.md shows one of your own"
+        return f"it names no target, and there is no default one ({known}{advice})"
     if target not in open_targets:
         return f"there is no target '{target[:60]}' for jobs of tenant '{job.tenant}' ({known})"
     return ""

@@ -311,6 +311,35 @@ def test_show_prints_every_field(server: FakeServer, tell: Tell) -> None:
     assert json.loads(tell("show", "--json", "1"))["id"] == "job-1"
 
 
+def test_job_that_was_cancelled_while_held_shows_its_end(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    tell("hold", "1")
+    assert re.search(r"held +yes", tell("show", "1"))
+    server.end("job-1", state="cancelled", started_at=None)
+    shown = tell("show", "1")
+    assert "held" not in shown
+    assert re.search(r"ended +\d{4}-", shown)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("token",), "no tokens; 'tgpu token create"),
+        (("notify",), "no notification targets"),
+        (("nodes",), "no nodes have joined"),
+        (("node", "token", "list"), "no join tokens"),
+        (("node", "keys"), "no node has joined yet"),
+    ],
+)
+def test_empty_list_is_a_sentence(
+    words: tuple[str, ...], told: str, server: FakeServer, tell: Tell
+) -> None:
+    server.nodes = []
+    assert tell(*words).startswith(told)
+    (answer,) = json.loads(tell(*words, "--json")).values()
+    assert answer == []
+
+
 def test_elastic_gang_shows_running_members(server: FakeServer, tell: Tell) -> None:
     submitted(server, gpu_count=4)
     places = [{"node": node, "gpus": [{"index": 0, "share": 1}]} for node in ("a", "b", "c")]

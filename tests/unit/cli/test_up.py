@@ -51,6 +51,10 @@ def test_second_scheduler_beside_system_one_is_warned_about(
         listening.listen()
         warn_of_shared_server(own)
         assert "warning: a server for all users is already running" in capsys.readouterr().err
+        warn_of_shared_server(own, is_simulated=True)
+        told = capsys.readouterr().err
+        assert "your commands use this one" in told
+        assert "allocated" not in told
         warn_of_shared_server(Paths(state=str(tmp_path), runtime=str(tmp_path)))
     warn_of_shared_server(own)  # its socket is left, and no process listens
     assert capsys.readouterr().err == ""

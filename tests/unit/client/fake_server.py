@@ -39,6 +39,7 @@ class FakeServer:
         self.slow_cancels: list[str] = []
         """Jobs that do not end at once when cancelled; each is used once."""
         self.tenants: dict[str, dict[str, Any]] = {"default": {"id": "default", "name": "default"}}
+        self.nodes: list[dict[str, Any]] = [NODE]
         self.paused: set[int] = set()
         self.refusal: tuple[int, dict[str, Any]] | None = None
         self.refused_until = 0
@@ -447,7 +448,11 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("GET", "/events", Handler.stream),
     ("GET", "/gpus", Handler.gpus),
     ("POST", r"/gpus/(?:([^/]+)/)?(\d+)/(pause|resume)", Handler.pause),
-    ("GET", "/nodes", fixed({"nodes": [NODE]})),
+    ("GET", "/nodes", lambda handler: handler.answer(200, {"nodes": handler.fake.nodes})),
+    ("GET", "/nodes/tokens", fixed({"tokens": []})),
+    ("GET", "/nodes/keys", fixed({"keys": []})),
+    ("GET", "/tokens", fixed({"tokens": []})),
+    ("GET", "/notifications", fixed({"targets": []})),
     ("GET", "/usage", fixed(USAGE)),
     ("GET", "/health", fixed(HEALTH)),
     ("GET", "/metrics", fixed(b"gpu_scheduler_queue_size 3\n")),

@@ -72,15 +72,15 @@ def run_up(args: Namespace) -> int:
     settings = loaded.settings
     where = paths(args.state_dir or settings.files.state_dir or None)
     is_daemon = READY_FD in os.environ
-    if not is_daemon and not settings.gpu.simulate:
-        warn_of_shared_server(where)
+    if not is_daemon:
+        warn_of_shared_server(where, is_simulated=bool(settings.gpu.simulate))
     if args.daemon:
         return _run_as_daemon(args, where)
     return serve(settings, where, _announcer(as_json=args.json), is_daemon=is_daemon)
 
 
-def warn_of_shared_server(where: Paths) -> None:
-    """Warn if root's server runs here: both would allocate the same GPUs."""
+def warn_of_shared_server(where: Paths, *, is_simulated: bool = False) -> None:
+    """Warn if root's server runs here: both would allocate the same GPUs, unless simulated."""
     import socket
 
     from gpu_scheduler.cli.connection import warn
@@ -94,9 +94,10 @@ def warn_of_shared_server(where: Paths) -> None:
             connection.connect(shared)
         except OSError:
             return
+    conflict = "this one does not know which GPUs that one has allocated, and "
     warn(
-        f"warning: a server for all users is already running at {shared}; this one does not know "
-        "which GPUs that one has allocated, and your commands use this one while it is up"
+        f"warning: a server for all users is already running at {shared}; "
+        f"{'' if is_simulated else conflict}your commands use this one while it is up"
     )
 
 

@@ -33,7 +33,7 @@ from gpu_scheduler.cli.text.tables import (
     visible,
 )
 from gpu_scheduler.cli.text.values import clock_text, duration_text, size_text
-from gpu_scheduler.client.requests import job_path
+from gpu_scheduler.client.requests import ENDED, job_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for entry in job.get("dependencies") or []
     ]
     yield "depends on", ", ".join(waits_for)
-    yield "held", "yes" if job.get("hold") else ""
+    yield "held", "yes" if job.get("hold") and job["state"] == "pending" else ""
     yield "notify", " ".join(job.get("notify") or [])
 
 
@@ -236,7 +236,9 @@ def _times(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     times = [("submitted", "submitted_at"), ("not before", "begin_at"), ("deadline", "deadline")]
     has_begun = job.get("started_at") and job["state"] != "pending"
     if has_begun:
-        times += [("started", "started_at"), ("ended", "ended_at")]
+        times.append(("started", "started_at"))
+    if job["state"] in ENDED:
+        times.append(("ended", "ended_at"))
     for name, key in times:
         yield name, local_time(job[key]) if job.get(key) else ""
     yield "ran for", elapsed_text(job, time.time()) if has_begun else ""

@@ -167,6 +167,8 @@ def _unknown(key: str, field: str, fields: Collection[str]) -> str:
     known = [*fields, *(short for short, long in SHORT.items() if long in fields)]
     near = get_close_matches(key, known, n=1)
     advice = f"did you mean '{near[0]}'?" if near else "docs/reference/cli.md lists them"
+    if field == "jobs":
+        advice = "write several jobs as a list, each beginning with '- command: ...'"
     return f"unknown field '{key}'; {advice}"
 
 
