@@ -59,6 +59,9 @@ def test_limits_of_a_user_are_those_of_the_tenant_of_that_user(lab: ApiLab) -> N
     limits = lab.get("/limits?user=nobody").json["limits"]
     assert {limit["tenant_id"] for limit in limits} == {"vision"}
     assert {limit["user"] for limit in limits} == {"nobody", None}
+    unknown = lab.get("/limits?user=no-such-user")
+    assert (unknown.status, unknown.code) == (404, "not_found")
+    assert lab.get("/limits?user=no-such-user&tenant_id=vision").status == 200
 
 
 def test_request_over_limit_is_rejected_with_numbers(lab: ApiLab) -> None:

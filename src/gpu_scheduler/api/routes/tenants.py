@@ -28,7 +28,7 @@ from gpu_scheduler.control.messages import RemoveTenant, SetTenant
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.quota.admission import Amounts
 from gpu_scheduler.ledger.decayed_usage import Account, account_of
-from gpu_scheduler.model.errors import AlreadyExists, WrongState
+from gpu_scheduler.model.errors import AlreadyExists, UnknownThing, WrongState
 from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller
 from gpu_scheduler.model.names import check_name
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, Quota, Tenant
@@ -338,13 +338,16 @@ async def list_limits(context: Context, request: Request) -> Response:
 
 
 async def _tenant_of_user(context: Context, caller: Caller, user: str) -> str:
-    """The tenant in which the jobs of a user run; the caller's own for an unknown user."""
+    """The tenant in which the jobs of a user run."""
     if user == caller.user or not caller.is_admin:
         return caller.tenant
     directory = context.directory
     account = await directory.accounts.wait_for(lambda: directory.accounts.named(user))
     if account is None:
-        return caller.tenant
+        raise UnknownThing(
+            f"user '{user}' has no account on the server's machine, so the tenant is unknown; "
+            "name it with tenant_id (--tenant)"
+        )
     return (await directory.accounts.wait_for(lambda: directory.caller(account.uid))).tenant
 
 
