@@ -159,7 +159,7 @@ def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for entry in job.get("dependencies") or []
     ]
     yield "depends on", ", ".join(waits_for)
-    yield "held", "yes" if job.get("hold") and job["state"] == "pending" else ""
+    yield "held", "yes" if job.get("hold") and job["state"] not in ENDED else ""
     yield "notify", " ".join(job.get("notify") or [])
 
 
