@@ -1,9 +1,9 @@
 """The quick start, word for word, on a real cluster: chart, claim, pod, and what its log says.
 
-The control plane and the kubelet are real; NVML is a fake, and the image of the pod is a local one
-with a stand-in for nvidia-smi. Helm installs the chart. Its three programs run as processes beside
-the cluster, with the tokens of its service accounts, since the node has no image with Python;
-therefore the API server reaches the webhook by `webhook.url`. Logs are read on the node.
+The control plane, kube-scheduler and the kubelet are real; Helm installs the chart without options,
+and its Deployments and its DaemonSet run in containers. NVML is a fake, a program stands in for
+NVIDIA's container runtime, and images are local: ours under its name, and one with a stand-in for
+nvidia-smi under the name in the text.
 """
 
 import json
@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.fakes.nvml import FakeNvml, fake_nvml_library
 from tests.kubernetes.lab.build import CONTROL_PLANE, NODE
-from tests.kubernetes.lab.component import Component, until
+from tests.kubernetes.lab.component import until
 from tests.kubernetes.lab.control_plane import ControlPlane
 from tests.kubernetes.lab.fixtures import skip_unless_built
-from tests.kubernetes.lab.node import RealNode, missing_requirements
-from tests.ports import lasting_port
+from tests.kubernetes.lab.image import write_program_image
+from tests.kubernetes.lab.node import NodeGpus, RealNode, missing_requirements
 
 __all__ = ["fake_nvml_library"]
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "gpu-scheduler"
 GPUS = 8
-DRIVER_MAJOR = 195
+READY_S = 300.0
 NVIDIA_SMI = """#!/bin/sh
 # Lists the device nodes of this container, with the UUIDs that its variable names.
 count() { set -- /dev/nvidia[0-9]*; [ -e "$1" ] && echo $# || echo 0; }
@@ -104,12 +105,11 @@ EOF
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster with one real node, the chart, and its programs."""
+    """A cluster with one real node, and the chart."""
 
     plane: ControlPlane
     node: RealNode
     nvml: FakeNvml
-    programs: list[Component]
 
     def shell(self, command: str) -> str:
         """Run a command of the text in a shell, as a user does in the repository."""
@@ -135,8 +135,22 @@ class Cluster:
         return self.shell(f"kubectl get pod {pod} -o jsonpath='{{.status.phase}}'").strip()
 
     def ends(self, pod: str) -> None:
-        until(lambda: self.phase(pod) in ("Succeeded", "Failed"), self.programs)
-        assert self.phase(pod) == "Succeeded"
+        try:
+            until(lambda: self.phase(pod) in ("Succeeded", "Failed"))
+        except AssertionError as error:
+            raise AssertionError(self.report()) from error
+        assert self.phase(pod) == "Succeeded", self.report()
+
+    def report(self) -> str:
+        """What an administrator would look at."""
+        logs = "kubectl logs --tail=20 --prefix --max-log-requests=9 -l app.kubernetes.io/name"
+        commands = (
+            "kubectl get pods -o wide",
+            "kubectl get gclaim,gns",
+            "kubectl get events",
+            f"{logs}=gpu-scheduler",
+        )
+        return "\n".join(self.shell(f"{command} || true") for command in commands)
 
     def allocated(self, pod: str) -> list[str]:
         annotation = r"jsonpath='{.metadata.annotations.gpu\.scheduling/allocated}'"
@@ -148,69 +162,53 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    lab = skip_unless_built(*CONTROL_PLANE, *NODE, "helm")
+    lab = skip_unless_built(*CONTROL_PLANE, *NODE, "kube-scheduler", "helm")
     if missing := missing_requirements():
         pytest.skip(f"a real kubelet needs {', '.join(missing)}")
     directory = tmp_path_factory.mktemp("quick-start")
-    nvml = FakeNvml(fake_nvml_library, directory / "nvml.state")
+    (directory / "nvml").mkdir()
+    nvml = FakeNvml(fake_nvml_library, directory / "nvml" / "state")
     nvml.a100s(GPUS)
-    driver_root = directory / "driver"
-    (driver_root / "dev").mkdir(parents=True)
-    for number in range(GPUS):
-        path = driver_root / "dev" / f"nvidia{number}"
-        os.mknod(path, 0o20666, os.makedev(DRIVER_MAJOR, number))
-    plane = ControlPlane(lab)
-    node = RealNode(plane, scripts=IMAGES)
-    made = Cluster(plane, node, nvml, [])
-    port = lasting_port()
+    uuids = [nvml.values[f"gpu.{number}.uuid"] for number in range(GPUS)]
+    gpus = NodeGpus(uuids=uuids, library=nvml.library, state=nvml.state)
+    plane = ControlPlane(lab, reaches_nodes=True)
+    node = RealNode(plane, scripts=IMAGES, gpus=gpus)
+    made = Cluster(plane, node, nvml)
     try:
         plane.start()
+        plane.start_scheduler()
+        node.start()
+        write_program_image(directory / "image.tar", program_image())
+        node.load(directory / "image.tar")
         made.shell(f"kubectl create namespace {NAMESPACE}")
         made.shell(f"kubectl config set-context --current --namespace {NAMESPACE}")
         plane.wait_for(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default")
-        notes = made.shell(f"{INSTALL} --set webhook.url=https://localhost:{port}/mutate")
+        notes = made.shell(INSTALL)
         assert "Dynamic Resource Allocation is on" in notes
-        node.start()
-        made.programs.extend(programs(made, directory, driver_root, port))
-        for program in made.programs:
-            program.start()
-        until(lambda: "the API server trusts" in made.programs[0].text(), made.programs)
-        until(lambda: offered(made) == str(GPUS), made.programs)
-        until(lambda: node.name in made.shell("kubectl get resourceslices"), made.programs)
+        is_ready(made)
         yield made
     finally:
-        for program in made.programs:
-            if program.process is not None:
-                program.stop()
         node.stop()
         plane.stop()
 
 
-def programs(cluster: Cluster, directory: Path, driver_root: Path, port: int) -> list[Component]:
-    """Webhook, scheduler and agent with the options of the chart, where these matter here."""
-    plane, node, nvml = cluster.plane, cluster.node, cluster.nvml
-    webhook = Component(
-        *("webhook", plane.kubeconfig_of_account("gpu-scheduler-webhook", NAMESPACE)),
-        *(directory / "webhook.log", "--namespace", NAMESPACE, "--host", "127.0.0.1"),
-        *("--port", str(port), "--dns-name", "localhost", "--dra", "yes"),
-    )
-    scheduler = Component(
-        *("scheduler", plane.kubeconfig_of_account("gpu-scheduler-scheduler", NAMESPACE)),
-        *(directory / "scheduler.log", "--namespace", NAMESPACE, "--dra", "yes"),
-        *("--listen", f"127.0.0.1:{lasting_port()}"),
-    )
-    account = plane.kubeconfig_of_account(
-        *("gpu-scheduler-agent", NAMESPACE, "--bound-object-kind=Node"),
-        f"--bound-object-name={node.name}",
-    )
-    agent = Component(
-        *("agent", account, directory / "agent.log", "--node", node.name, "--dra", "yes"),
-        *("--kubeconfig", str(account), "--kubelet-dir", str(node.kubelet_directory)),
-        *("--cdi-dir", str(node.cdi_directory), "--driver-root", str(driver_root)),
-        *("--state-dir", str(directory / "state"), "--read-interval", "1"),
-        environment={key: nvml.env[key] for key in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")},
-    )
-    return [webhook, scheduler, agent]
+def program_image() -> str:
+    """The image that the chart names by default, as containerd writes its name."""
+    chart = yaml.safe_load((ROOT / "charts/gpu-scheduler/Chart.yaml").read_text())
+    return f"docker.io/library/gpu-scheduler:{chart['appVersion']}"
+
+
+def is_ready(cluster: Cluster) -> None:
+    """Wait until the programs of the chart run, and GPUs are offered in both ways."""
+    deadline = f"--timeout={READY_S:g}s"
+    try:
+        for name in ("scheduler", "webhook"):
+            cluster.shell(f"kubectl rollout status {deadline} deployment/gpu-scheduler-{name}")
+        cluster.shell(f"kubectl rollout status {deadline} daemonset/gpu-scheduler-agent")
+        until(lambda: offered(cluster) == str(GPUS))
+        until(lambda: cluster.node.name in cluster.shell("kubectl get resourceslices"))
+    except AssertionError as error:
+        raise AssertionError(cluster.report()) from error
 
 
 def offered(cluster: Cluster) -> str:
@@ -230,7 +228,7 @@ def apply_pod(cluster: Cluster, manifest: str) -> None:
             return False
         return True
 
-    until(is_applied, cluster.programs)
+    until(is_applied)
 
 
 def test_the_quick_start(cluster: Cluster) -> None:
@@ -244,8 +242,8 @@ def test_the_quick_start(cluster: Cluster) -> None:
     assert cluster.node.name in nodes
     (uuid,) = cluster.allocated("gpu-test")
     assert uuid in {cluster.uuid(index) for index in range(GPUS)}
-    uid = cluster.shell("kubectl get pod gpu-test -o jsonpath='{.metadata.uid}'").strip()
-    assert cluster.node.log_of(NAMESPACE, "gpu-test", "cuda-test", uid=uid) == [
+    # UUIDs, because a container counts its own devices from 0; the index is in the claim.
+    assert cluster.shell("kubectl logs gpu-test -n gpu-scheduler").splitlines() == [
         f"CVD={uuid}",
         f"GPU 0: NVIDIA A100 (UUID: {uuid})",
         "index, name, memory.total [MiB]",
@@ -269,9 +267,44 @@ def test_the_example_with_topology(cluster: Cluster, way: str) -> None:
     uuids = cluster.allocated(name)
     places = [index for index in range(GPUS) if cluster.uuid(index) in uuids]
     assert places == list(range(places[0], places[0] + 4))
-    lines = cluster.node.log_of(NAMESPACE, name, "cuda-test")
+    lines = cluster.shell(f"kubectl logs {name}").splitlines()
     assert lines[0] == f"CVD={','.join(uuids)}"
     assert lines[1:5] == [
         f"GPU {place}: NVIDIA A100 (UUID: {uuid})" for place, uuid in enumerate(uuids)
     ]
     assert len(lines) == 10
+
+
+@pytest.mark.parametrize("program", ["scheduler", "webhook", "agent"])
+def test_pods_get_their_gpus_when_a_program_of_ours_was_killed(
+    cluster: Cluster, program: str
+) -> None:
+    """All its containers at once; the kubelet starts them again."""
+
+    def restarts() -> int:
+        label = f"kubectl get pods -l app.kubernetes.io/component={program}"
+        counts = cluster.shell(f"{label} -o jsonpath='{{..restartCount}}'")
+        return sum(map(int, counts.split()))
+
+    cluster.shell(CLAIM)
+    before = restarts()
+    killed = cluster.node.kill(f"gpu_scheduler.kubernetes.{program}")
+    assert killed == (1 if program == "agent" else 2)
+    names = [f"{program}-{letter}" for letter in "abc"]
+    if program == "agent":
+        # The kubelet rejects pods for the device plugin while it is away.
+        until(lambda: restarts() == before + killed)
+        is_ready(cluster)
+    for name in names:
+        apply_pod(cluster, POD.replace("gpu-test", name))
+    given = []
+    for name in names:
+        cluster.ends(name)
+        (uuid,) = cluster.allocated(name)
+        lines = cluster.shell(f"kubectl logs {name}").splitlines()
+        assert lines[:2] == [f"CVD={uuid}", f"GPU 0: NVIDIA A100 (UUID: {uuid})"]
+        assert len(lines) == 4
+        given.append(uuid)
+    assert set(given) <= {cluster.uuid(index) for index in range(GPUS)}
+    is_ready(cluster)
+    assert restarts() == before + killed

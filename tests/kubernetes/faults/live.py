@@ -1,4 +1,4 @@
-"""A real control plane with two scheduler processes, which are killed and frozen at random.
+"""A real control plane with two schedulers, a webhook and agents, killed and frozen at random.
 
 The API server keeps its objects as JSON in etcd, and the audit reads every revision of them from
 etcd itself, in the order in which they were stored: no kill of the API server hides one. The API
@@ -22,16 +22,24 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import yaml
+
 from gpu_scheduler.kubernetes.names import CLAIM_ANNOTATION
 from tests.chaos.single_server import compile_c
 from tests.kubernetes.faults.audit import Audit, Bounds, Manifest, Stored
 from tests.kubernetes.faults.variants import AS_IT_IS
+from tests.kubernetes.lab.component import Component
 from tests.kubernetes.lab.control_plane import ControlPlane, die_with_parent, kwok_node
 from tests.ports import lasting_port
 
-CRDS = Path(__file__).parents[3] / "charts" / "gpu-scheduler" / "crds"
+ROOT = Path(__file__).parents[3]
+CRDS = ROOT / "charts" / "gpu-scheduler" / "crds"
+MANIFESTS = ROOT / "deployments" / "k8s" / "gpu-scheduler.yaml"
 NAMESPACE = "chaos"
 NAMES = ("a", "b")
+REPORTED = ("n0", "n1")
+"""Nodes with an agent; of the others the scheduler knows only the number of their GPUs."""
+NOT_REVIEWED = "failed calling webhook"
 MOST_SKEW_S = 400
 PROGRESS_S = 5.0
 DEADLINE_S = 180.0
@@ -131,7 +139,24 @@ class Chaos:
         compile_c("clock.c", self._clock, "-shared", "-fPIC", "-O1")
         self._frozen: dict[int, float] = {}
         self._numbers = iter(range(1_000_000))
+        self._foreign = iter(range(1_000_000))
         self._tasks: dict[str, list[Manifest]] = {}
+        self._unreviewed: list[str] = []
+        port = lasting_port()
+        self._webhook_url = f"https://localhost:{port}/mutate"
+        self._webhook = Component(
+            *("webhook", plane.kubeconfig, directory / "webhook.log", "--namespace", NAMESPACE),
+            *("--host", "127.0.0.1", "--port", str(port), "--dns-name", "localhost"),
+        )
+        self._agents = [
+            Component(
+                *("agent", plane.kubeconfig, directory / f"agent-{node}.log", "--node", node),
+                *("--kubeconfig", str(plane.kubeconfig), "--declared", "4xA100-80GB"),
+                *("--detection", "declared", "--dra", "no", "--device-plugin", "no"),
+                *("--state-dir", str(directory / f"agent-{node}"), "--publish-interval", "2"),
+            )
+            for node in REPORTED
+        ]
 
     # --- the cluster
 
@@ -149,13 +174,31 @@ class Chaos:
         cordoned["spec"] = {"unschedulable": True}
         half = {"count": 1, "exclusivity": "Shared", "fraction": 0.5}
         self.apply(tainted, cordoned, self.claim("half", half))
+        self._build_webhook()
+        for agent in self._agents:
+            agent.start()
+
+    def _build_webhook(self) -> None:
+        """With the registration of the chart, but the address of a process."""
+        every = list(yaml.safe_load_all(MANIFESTS.read_text(encoding="utf-8")))
+        (registration,) = (one for one in every if one["kind"] == "MutatingWebhookConfiguration")
+        registration["webhooks"][0]["clientConfig"] = {"url": self._webhook_url}
+        (secret,) = (one for one in every if one["kind"] == "Secret")
+        secret["metadata"]["namespace"] = NAMESPACE
+        self.apply(registration, secret)
+        self._webhook.start()
+        self.until(lambda: "the API server trusts" in self._webhook.text(), "a trusted webhook")
 
     def apply(self, *manifests: Manifest) -> None:
+        """Again if the webhook is not there: then the API server rejects our pods."""
         text = "\n---\n".join(map(json.dumps, manifests))
-        self.until(
-            lambda: "configured" in self._kubectl("apply", "-f", "-", stdin=text) or True,
-            "manifests are applied",
-        )
+
+        def is_applied() -> bool:
+            is_rejected = NOT_REVIEWED in self._kubectl("apply", "-f", "-", stdin=text)
+            self.counts["pods rejected without the webhook"] += is_rejected
+            return not is_rejected
+
+        self.until(is_applied, "manifests are applied")
 
     def _kubectl(self, *arguments: str, stdin: str = "") -> str:
         return self.plane.kubectl("-n", NAMESPACE, *arguments, stdin=stdin, check=False)
@@ -226,6 +269,9 @@ class Chaos:
         for process in self.schedulers.values():
             process.kill()
             process.wait()
+        for component in (self._webhook, *self._agents):
+            if component.process is not None:
+                component.stop()
 
     # --- the run
 
@@ -237,7 +283,7 @@ class Chaos:
         while killed < kills:
             self._submit()
             time.sleep(self.random.uniform(0.0, 1.0))
-            match self.random.randrange(10):
+            match self.random.randrange(13):
                 case 0 | 1 | 2 | 3 | 4:
                     killed += 1
                     self._kill_a_scheduler()
@@ -250,6 +296,14 @@ class Chaos:
                     self.thaw()
                 case 8:
                     self._compact()
+                case 9:
+                    killed += 1
+                    self._kill_the_webhook()
+                case 10:
+                    killed += 1
+                    self._kill_an_agent()
+                case 11:
+                    self._freeze_the_webhook()
                 case _:
                     self._change_a_node()
 
@@ -290,6 +344,34 @@ class Chaos:
         self.counts["API server killed"] += 1
         self.plane.start_api_server()
 
+    def _kill_the_webhook(self) -> None:
+        self._webhook.stop()
+        self._create_a_foreign_pod()
+        self._webhook.start()
+        self.counts["webhook killed"] += 1
+
+    def _freeze_the_webhook(self) -> None:
+        assert self._webhook.process is not None
+        self._webhook.process.send_signal(signal.SIGSTOP)
+        self._create_a_foreign_pod()
+        self._webhook.process.send_signal(signal.SIGCONT)
+        self.counts["webhook frozen"] += 1
+
+    def _create_a_foreign_pod(self) -> None:
+        """An outage of ours never keeps others from creating pods."""
+        pod = self.pod(f"foreign-{next(self._foreign)}")
+        pod["spec"]["schedulerName"] = "another-scheduler"
+        name = pod["metadata"]["name"]
+        said = self._kubectl("create", "-f", "-", stdin=json.dumps(pod))
+        assert "created" in said, said
+        self._kubectl("delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
+
+    def _kill_an_agent(self) -> None:
+        agent = self.random.choice(self._agents)
+        agent.stop()
+        agent.start()
+        self.counts["agent killed"] += 1
+
     def _freeze(self) -> None:
         """Freeze a scheduler, or the API server for a moment; schedulers thaw some faults later."""
         if self.random.random() < 0.3:
@@ -326,6 +408,11 @@ class Chaos:
         for name in {*NAMES} - {*self.schedulers}:
             self.start(name)
         self.until(self._has_no_idle_gpu, "free GPUs are given to the pods that wait")
+        self._unreviewed = [
+            f"pod {one['metadata']['name']} was created without the webhook"
+            for one in self._pods()
+            if not any("valueFrom" in each for each in one["spec"]["containers"][0].get("env", ()))
+        ]
         self._kubectl("delete", "pods", "--all", "--wait=false")
         self.until(
             lambda: not self._pods() and not self._device_leases(), "all leases are released"
@@ -363,7 +450,7 @@ class Chaos:
 
     def findings(self) -> list[str]:
         """What the stored objects say, and what the API server's audit log says of Bindings."""
-        found = self.revisions.finish()
+        found = [*self.revisions.finish(), *self._unreviewed]
         bound = Counter[str]()
         for line in self.plane.audit_log.read_text(encoding="utf-8").splitlines():
             with suppress(json.JSONDecodeError):  # a kill can leave half a line

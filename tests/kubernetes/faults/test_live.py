@@ -1,4 +1,4 @@
-"""Real scheduler processes and a real API server are killed and frozen, and stored objects audited.
+"""Real schedulers, webhook, agents and API server are killed and frozen, stored objects audited.
 
 CHAOS_KILLS and CHAOS_SEED make it longer or different: see `make soak`.
 """

@@ -26,10 +26,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.kubernetes.lab.build import Lab
 from tests.kubernetes.lab.certificates import Authority, write_key
+from tests.kubernetes.lab.network import Egress
 from tests.ports import lasting_port
 
 BROKEN_OFF = ("INTERNAL_ERROR; received from peer", "storage is (re)initializing")
 START_S = 120.0
+API_SERVICE = "10.96.0.1"
+"""The address of the API server as pods find it: the first of the range of Services."""
 PR_SET_PDEATHSIG = 1
 
 # Linux sends the signal of PR_SET_PDEATHSIG when the *thread* ends that started the process; this
@@ -71,16 +74,24 @@ class ControlPlane:
         directory: Path | None = None,
         dies_with_us: bool = True,
         api_server_flags: Sequence[str] = (),
+        reaches_nodes: bool = False,
+        node_lease_s: int = 40,
     ) -> None:
-        """Without a directory it makes one and removes it at the end."""
+        """Without a directory it makes one and removes it at the end.
+
+        With `reaches_nodes` the API server can call webhooks in pods of a real node, and its
+        kubelet, for instance for logs. Nodes of kwok renew their lease four times in
+        `node_lease_s`, and are not ready when they have not for half of it.
+        """
         self.lab = lab
         self._is_temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="tgpu-kubernetes-"))
         self._dies_with_us = dies_with_us
         self._api_server_flags = api_server_flags
+        self._node_lease_s = node_lease_s
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.authority = Authority(self.directory)
-        hosts = ["127.0.0.1", "localhost"]
+        hosts = ["127.0.0.1", "localhost", API_SERVICE]
         self._certificate, self._key = self.authority.sign_server("kube-apiserver", hosts)
         account_key = ec.generate_private_key(ec.SECP256R1())
         self._account_key = write_key(self.directory / "service-accounts.key", account_key)
@@ -91,6 +102,7 @@ class ControlPlane:
         self.kubeconfig = self.kubeconfig_of("admin", ["system:masters"])
         self._tls = ssl.create_default_context(cafile=str(self.authority.certificate))
         self._tls.load_cert_chain(self.directory / "admin.crt", self.directory / "admin.key")
+        self.egress = Egress(self.directory / "egress.sock", self.get) if reaches_nodes else None
 
     # --- running
 
@@ -140,9 +152,34 @@ class ControlPlane:
             "--service-cluster-ip-range=10.96.0.0/24",
             "--allow-privileged=true",
             "--profiling=false",
+            *self._flags_of_egress(),
             *self._api_server_flags,
         )
         self.wait_for("/readyz")
+
+    def _flags_of_egress(self) -> list[str]:
+        if self.egress is None:
+            return []
+        transport = {"uds": {"udsName": str(self.egress.path)}}
+        connection = {"proxyProtocol": "HTTPConnect", "transport": transport}
+        config = self.directory / "egress.json"
+        config.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "apiserver.k8s.io/v1beta1",
+                    "kind": "EgressSelectorConfiguration",
+                    "egressSelections": [{"name": "cluster", "connection": connection}],
+                }
+            ),
+            encoding="utf-8",
+        )
+        certificate, key = self.authority.sign_user("kube-apiserver-kubelet-client")
+        return [
+            f"--egress-selector-config-file={config}",
+            f"--kubelet-client-certificate={certificate}",
+            f"--kubelet-client-key={key}",
+            "--kubelet-preferred-address-types=InternalIP",
+        ]
 
     def start_controller_manager(self) -> None:
         """Start it and wait until it has made the default service account."""
@@ -162,7 +199,7 @@ class ControlPlane:
             f"--cluster-signing-cert-file={self.authority.certificate}",
             f"--cluster-signing-key-file={self.authority.key}",
             "--node-monitor-period=2s",
-            "--node-monitor-grace-period=20s",
+            f"--node-monitor-grace-period={self._node_lease_s // 2}s",
         )
         self.wait_for("/api/v1/namespaces/default/serviceaccounts/default")
 
@@ -175,7 +212,7 @@ class ControlPlane:
             "--manage-all-nodes=false",
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
             f"--config={self.lab.kwok_stages}",
-            "--node-lease-duration-seconds=40",
+            f"--node-lease-duration-seconds={self._node_lease_s}",
             f"--server-address=127.0.0.1:{lasting_port()}",
         )
 
@@ -218,6 +255,8 @@ class ControlPlane:
     def stop(self) -> None:
         for program in reversed(list(self.processes)):
             self.kill(program)
+        if self.egress is not None:
+            self.egress.close()
         if self._is_temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 

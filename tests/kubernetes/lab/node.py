@@ -5,35 +5,38 @@ bridge on the host, and all containers end with the first process of the process
 kubelet reaches the API server on the same loopback address as on the host by `Forwarder`.
 """
 
-import ctypes
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
+import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from tests.kubernetes.lab import nvidia_runtime
 from tests.kubernetes.lab.component import DEADLINE_S
-from tests.kubernetes.lab.control_plane import ControlPlane, die_with_parent
+from tests.kubernetes.lab.control_plane import API_SERVICE, ControlPlane, die_with_parent
 from tests.kubernetes.lab.image import PAUSE_IMAGE, write_images
+from tests.kubernetes.lab.network import Forwarder
 
 ADDRESS = "10.77.0.1"
 CNI_PLUGINS = Path("/usr/lib/cni")
 RUNC = Path("/usr/sbin/runc")
-CLONE_NEWNET = 0x40000000
+DRIVER_MAJOR = 195
+"""The number that device nodes of NVIDIA's driver have."""
 
 # The kubelet sets these for the whole machine; here it finds files that have its values already.
 SETUP = """
 ip link set lo up
 ip addr add {address}/32 dev lo
+ip addr add {service}/32 dev lo
 for place in /run /var/lib /var/log; do mount -t tmpfs tmpfs $place; done
 mkdir -p /run/sysctl /var/lib/kubelet
 for pair in kernel/panic=10 kernel/panic_on_oops=1 vm/overcommit_memory=1; do
@@ -42,8 +45,27 @@ for pair in kernel/panic=10 kernel/panic_on_oops=1 vm/overcommit_memory=1; do
   mount --bind $file /proc/sys/${{pair%=*}}
 done
 mount --bind {directory}/kubelet /var/lib/kubelet
+mkdir /run/cdi
+mount --bind {directory}/cdi /run/cdi
+# What pods make in directories of the node stays in its namespaces.
+mkdir -p /run/etc/upper /run/etc/work
+mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work /etc
+{devices}
 touch {directory}/ready
 exec sleep infinity
+"""
+# Device nodes of its own: those of the GPUs are on no other machine.
+DEVICES = """
+mkdir /run/dev
+mount -t tmpfs -o mode=755 tmpfs /run/dev
+for name in null zero full random urandom tty ptmx kmsg fuse; do
+  [ ! -e /dev/$name ] || cp -a /dev/$name /run/dev/
+done
+mkdir /run/dev/pts /run/dev/shm /run/dev/mqueue
+mount --bind /dev/pts /run/dev/pts
+ln -s /proc/self/fd /run/dev/fd
+for minor in {minors}; do mknod -m 666 /run/dev/nvidia$minor c {major} $minor; done
+mount --rbind /run/dev /dev
 """
 CONTAINERD = """
 version = 2
@@ -66,7 +88,7 @@ oom_score = 0
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         SystemdCgroup = false
-        BinaryName = "{runc}"
+        BinaryName = "{runtime}"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{cni}"
     conf_dir = "{directory}/cni"
@@ -91,63 +113,18 @@ def missing_requirements() -> list[str]:
     return found
 
 
-class Forwarder:
-    """Connections to a port of the loopback in a network namespace go to that of the host."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpus:
+    """GPUs of a fake NVML, which containers see as with NVIDIA's container runtime."""
 
-    def __init__(self, namespace: Path, port: int) -> None:
-        self._port = port
-        made: list[socket.socket] = []
-        # A thread changes its namespace for itself only, and ends with it.
-        thread = threading.Thread(target=self._listen, args=(namespace, made))
-        thread.start()
-        thread.join()
-        (self._listener,) = made
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _listen(self, namespace: Path, made: list[socket.socket]) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        with namespace.open() as file:
-            if libc.setns(file.fileno(), CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns failed")
-        made.append(socket.create_server(("127.0.0.1", self._port)))
-
-    def _serve(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                inner, _ = self._listener.accept()
-                try:
-                    outer = socket.create_connection(("127.0.0.1", self._port))
-                except OSError:
-                    inner.close()
-                    continue
-                threading.Thread(target=_join, args=(inner, outer), daemon=True).start()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-
-def _join(inner: socket.socket, outer: socket.socket) -> None:
-    """Copy in both directions until one side ends."""
-    with inner, outer:
-        back = threading.Thread(target=_copy, args=(outer, inner), daemon=True)
-        back.start()
-        _copy(inner, outer)
-        back.join()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    for one in (source, target):
-        with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+    uuids: Sequence[str]
+    """By the number of their device node."""
+    library: Path
+    state: Path
 
 
 class RealNode:
-    """containerd and kubelet; GPUs come from an agent that the test starts."""
+    """containerd and kubelet; GPUs are given by the agent of the chart, or by one of a test."""
 
     def __init__(
         self,
@@ -155,10 +132,12 @@ class RealNode:
         name: str = "real-0",
         *,
         scripts: Mapping[str, Mapping[str, str]] | None = None,
+        gpus: NodeGpus | None = None,
     ) -> None:
         """`scripts` are further images, as in `write_images`."""
         self.plane = plane
         self._scripts = scripts
+        self._gpus = gpus
         self.name = name
         # Short, because the paths of Unix sockets are limited.
         self.directory = Path(tempfile.mkdtemp(prefix="tgn-", dir="/tmp"))
@@ -172,7 +151,7 @@ class RealNode:
         self._control_group = self.directory.name
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._init = 0
-        self._forwarder: Forwarder | None = None
+        self._forwarders: list[Forwarder] = []
 
     def start(self) -> None:
         for hierarchy in _hierarchies():
@@ -182,7 +161,14 @@ class RealNode:
         self.start_kubelet()
 
     def _enter_namespaces(self) -> None:
-        script = SETUP.format(address=ADDRESS, directory=self.directory)
+        minors = range(len(self._gpus.uuids)) if self._gpus is not None else ()
+        devices = DEVICES.format(major=DRIVER_MAJOR, minors=" ".join(map(str, minors)))
+        script = SETUP.format(
+            address=ADDRESS,
+            service=API_SERVICE,
+            directory=self.directory,
+            devices=devices if minors else "",
+        )
         flags = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         command = ["unshare", *flags, "--propagation", "slave", "sh", "-ec", script]
         self._spawn("unshare", command)
@@ -191,7 +177,13 @@ class RealNode:
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         self._init = int(children[0])
         port = int(self.plane.url.rpartition(":")[2])
-        self._forwarder = Forwarder(Path(f"/proc/{self._init}/ns/net"), port)
+        network = Path(f"/proc/{self._init}/ns/net")
+        self._forwarders = [
+            Forwarder(network, ("127.0.0.1", port), port),
+            Forwarder(network, (API_SERVICE, 443), port),  # as pods find it
+        ]
+        if self.plane.egress is not None:
+            self.plane.egress.namespace = network
 
     def _inside(self, *command: str | Path) -> list[str]:
         flags = ("--net", "--mount", "--pid")
@@ -204,12 +196,17 @@ class RealNode:
                 directory=self.directory,
                 socket=self._socket,
                 pause=PAUSE_IMAGE,
-                runc=RUNC,
+                runtime=self._runtime(),
                 cni=CNI_PLUGINS,
             )
         )
         ranges = [[{"subnet": "10.88.0.0/16"}]]
-        data = str(self.directory / "cni-ipam")
+        addresses = {
+            "type": "host-local",
+            "ranges": ranges,
+            "routes": [{"dst": "0.0.0.0/0"}],
+            "dataDir": str(self.directory / "cni-ipam"),
+        }
         network = {
             "cniVersion": "0.4.0",
             "name": "lab",
@@ -218,7 +215,7 @@ class RealNode:
                     "type": "bridge",
                     "bridge": "cni0",
                     "isGateway": True,
-                    "ipam": {"type": "host-local", "ranges": ranges, "dataDir": data},
+                    "ipam": addresses,
                 }
             ],
         }
@@ -227,7 +224,34 @@ class RealNode:
         self._wait(lambda: self._ctr("version"), "containerd")
         images = self.directory / "images.tar"
         write_images(images, self._scripts)
+        self.load(images)
+
+    def load(self, images: Path) -> None:
+        """Import images from an archive, so that pods need no registry."""
         assert self._ctr("-n", "k8s.io", "images", "import", str(images))
+
+    def _runtime(self) -> Path:
+        """runc, or with GPUs a program that stands in for NVIDIA's container runtime."""
+        if self._gpus is None:
+            return RUNC
+        facts = self.directory / "nvidia.json"
+        facts.write_text(
+            json.dumps(
+                {
+                    "runc": str(RUNC),
+                    "major": DRIVER_MAJOR,
+                    "minors": {uuid: minor for minor, uuid in enumerate(self._gpus.uuids)},
+                    "library": str(self._gpus.library),
+                    "state": str(self._gpus.state),
+                }
+            ),
+            encoding="utf-8",
+        )
+        program = self.directory / "nvidia-container-runtime"
+        command = f"{sys.executable} -IS {nvidia_runtime.__file__} {facts}"
+        program.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+        return program
 
     def _program(self, name: str) -> Path:
         return self.plane.lab.program(name)
@@ -309,6 +333,17 @@ class RealNode:
         lines = newest[-1].read_text().splitlines() if newest else []
         return [line.split(" ", 3)[3] for line in lines if line.count(" ") >= 3]
 
+    def kill(self, words: str) -> int:
+        """Kill what runs in containers with these words in its command; returns how many."""
+        killed = 0
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if words in command and self._control_group in (folder / "cgroup").read_text():
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    killed += 1
+        return killed
+
     # --- processes
 
     def _spawn(self, name: str, command: list[str]) -> None:
@@ -347,8 +382,8 @@ class RealNode:
     def stop(self) -> None:
         """End all processes of the namespaces, and remove what they leave on the machine."""
         self._kill("kubelet")
-        if self._forwarder is not None:
-            self._forwarder.close()
+        for forwarder in self._forwarders:
+            forwarder.close()
         if self._init:
             with suppress(ProcessLookupError):
                 os.kill(self._init, signal.SIGKILL)
