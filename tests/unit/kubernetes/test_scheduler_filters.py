@@ -336,6 +336,21 @@ def test_a_node_attaches_so_many_volumes() -> None:
     assert rejected(pod, claim, volume, limits, a_node("n")) == "at the limit of attached volumes"
 
 
+def test_pods_with_the_token_of_an_account_are_judged_once() -> None:
+    """Otherwise each pod of a large cluster is compared with each of its nodes."""
+    token = [{"name": "kube-api-access-x", "projected": {"sources": []}}]
+    claim = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    manifests = [
+        *(a_pod(f"token-{n}", gpus=1, volumes=token) for n in range(2)),
+        *(a_pod(f"claim-{n}", gpus=1, volumes=claim) for n in range(2)),
+    ]
+    objects = objects_of(a_node("n"), *manifests)
+    filters = Filters(objects)
+    signatures = {key[1]: filters.signature(pod) for key, pod in objects.pods.items()}
+    assert signatures["token-0"] == signatures["token-1"]
+    assert len({signatures[name] for name in ("token-0", "claim-0", "claim-1")}) == 3
+
+
 def test_what_cannot_be_judged_is_refused() -> None:
     dra = a_pod("p", resourceClaims=[{"name": "gpu", "resourceClaimName": "x"}])
     assert "ResourceClaim" in rejected(dra, a_node("n"))

@@ -47,6 +47,7 @@ from gpu_scheduler.kubernetes.scheduler.objects_view import (
 from gpu_scheduler.kubernetes.scheduler.volumes import (
     VolumeRules,
     node_selector_holds,
+    volume_claims,
     volume_rejection,
     volume_rules,
 )
@@ -174,7 +175,8 @@ class Filters:
                 spec.affinity,
                 spec.tolerations,
                 spec.topology_spread_constraints,
-                pod.metadata.uid if spec.volumes else "",
+                # Nearly every pod has a volume with the token of its account; it excludes no node.
+                pod.metadata.uid if any(volume_claims(pod)) else "",
                 sorted(pod_requests(pod).items()),
                 host_ports(pod),
                 bool(spec.resource_claims),
