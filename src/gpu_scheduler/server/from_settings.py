@@ -89,6 +89,7 @@ def limits_of(settings: Settings) -> CoreLimits:
     return CoreLimits(
         max_queued_tasks=min(scheduler.max_queue_size, settings.jobs.queue_size_limit),
         user_queue_percent=settings.limits.user_queue_percent,
+        user_max_priority=settings.limits.user_max_priority,
         tenant_queue_percent=settings.limits.tenant_queue_percent,
         admin_queue_percent=settings.limits.admin_queue_percent,
         backoff_ms=max(1, round(settings.jobs.assignment_retry_wait_s * 1000)),

@@ -9,6 +9,7 @@ from gpu_scheduler.control.access import permissions, queue_shares
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     Cancel,
+    Command,
     CreateService,
     Hold,
     MakeToken,
@@ -153,6 +154,28 @@ def test_number_of_services_of_a_user_is_bounded(core: Core) -> None:
     services["one more"] = service
     with pytest.raises(Forbidden, match="which is the limit; delete"):
         permissions.check(core.state, ANN, command)
+
+
+def test_user_gives_no_higher_priority_than_the_limit() -> None:
+    core = a_core(limits=CoreLimits(user_max_priority=1500))
+    core.apply(Submit(a_job(id="ann", number=0, user="ann")), 0)
+    boss = replace(ANN, role=Role.ADMIN)
+
+    def commands(priority: int) -> list[Command]:
+        job = a_job(id="", number=0, user="ann", tenant="vision", priority=priority)
+        return [
+            Submit(job),
+            SubmitAll((Submit(job),)),
+            Reprioritise("ann", priority),
+            Update("ann", (("priority", priority),)),
+        ]
+
+    for command in commands(1500):
+        permissions.check(core.state, ANN, command)
+    for command in commands(1501):
+        permissions.check(core.state, boss, command)
+        with pytest.raises(Forbidden, match="at most 1500"):
+            permissions.check(core.state, ANN, command)
 
 
 def test_commands_of_admins_are_rejected_for_users(core: Core) -> None:

@@ -54,9 +54,7 @@ def check(state: ControlState, caller: Caller, message: Command | Fact) -> None:
             _check_own(state, caller, submissions)
         case Cancel() | Hold() | Release() | Reprioritise() | Update() | Retry():
             _check_owner(state, caller, message.job_id)
-            if isinstance(message, Update):
-                dependencies = dict(message.changes).get("dependencies", ())
-                _check_dependencies(state, caller, dependencies)
+            _check_change(state, caller, message)
         case MakeToken(token):
             _check_token(caller, token)
             _check_number_of_tokens(state, token)
@@ -190,6 +188,26 @@ def _check_own(
             )
         if not caller.may_submit_to(job.tenant):
             raise not_a_member(caller, job.tenant)
+        _check_priority(state, job.priority)
+
+
+def _check_change(state: ControlState, caller: Caller, message: Command) -> None:
+    """Check what a caller may change of an own job as at its submission."""
+    if isinstance(message, Reprioritise):
+        _check_priority(state, message.priority)
+    if isinstance(message, Update):
+        changes = dict(message.changes)
+        _check_dependencies(state, caller, changes.get("dependencies", ()))
+        _check_priority(state, changes.get("priority", 0))
+
+
+def _check_priority(state: ControlState, priority: int) -> None:
+    most = state.limits.user_max_priority
+    if priority > most:
+        raise Forbidden(
+            f"the priority is {priority}, and users may give at most {most} "
+            "(limits.user_max_priority); ask an admin"
+        )
 
 
 def not_a_member(caller: Caller, tenant: str) -> Forbidden:

@@ -180,6 +180,14 @@ class LimitSettings:
         least=0,
         most=100_000_000,
     )
+    user_max_priority: int = setting(
+        10_000,
+        "Highest priority that a user who is no admin may give to a job; 2500 is `urgent`, 750 "
+        "`normal`. Set it where users compete: a job of a higher priority comes first, and may "
+        "preempt preemptible jobs of others (not within the guarantee of another tenant).",
+        least=0,
+        most=10_000,
+    )
     user_queue_percent: int = setting(
         50,
         "Waiting jobs of a user without `user_max_pending_jobs`, as a percentage of the places that"
