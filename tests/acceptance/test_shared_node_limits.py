@@ -37,9 +37,9 @@ def lab() -> Iterator[HostileLab]:
 
 
 def settled(count: Callable[[], int]) -> int:
-    """The number when it has not grown for two seconds."""
-    until, most, since = time.monotonic() + LONGEST_S, -1, time.monotonic()
-    while time.monotonic() < min(until, since + 2):
+    """The number when it is there and has not grown for two seconds."""
+    until, most, since = time.monotonic() + LONGEST_S, 0, time.monotonic()
+    while time.monotonic() < until and (not most or time.monotonic() < since + 2):
         if count() > most:
             most, since = count(), time.monotonic()
         time.sleep(0.1)
