@@ -24,7 +24,9 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # Chromium's own sandbox needs privileges that containers do not have.
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=CHROMIUM,
+            # 10080 is a free port like others here, but Chromium avoids it.
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--explicitly-allowed-ports=10080"],
         )
         yield browser
         browser.close()

@@ -36,7 +36,8 @@ def test_job_shows_the_curves_of_its_gpus(
     readings = page.get_by_role("region", name="GPU readings")
     load = readings.get_by_role("figure", name="GPU utilisation")
     expect(load.locator("canvas")).to_be_visible()
-    load.get_by_text("As a table").click()
+    for name in ("GPU utilisation", "Power", "Temperature"):
+        readings.get_by_role("figure", name=name).get_by_text("As a table").click()
     expect(load.get_by_role("columnheader")).to_have_count(3)
     expect(load.get_by_role("cell", name="73").first).to_be_visible()
     expect(readings.get_by_role("figure", name="Power")).to_contain_text("250")
