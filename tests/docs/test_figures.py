@@ -67,11 +67,11 @@ JAIN = "Jain's index while three unequal tenants all wait"
 FIGURES: dict[Key, tuple[Source | Seeds, ...]] = {
     **{
         (VENUS, JCT, name): (Source(f"venus-{name.split()[0]}", "jct.mean_s"),)
-        for name in ("fifo", "sjf (oracle)", "fair", "short", "feedback")
+        for name in ("fifo", "sjf (oracle)", "fair", "feedback")
     },
     **{
         (VENUS, TAIL, name): (Source(f"venus-{name}", "wait.p999_s"),)
-        for name in ("fair", "short", "feedback")
+        for name in ("fair", "feedback")
     },
     **{
         (PHILLY_TWO, JCT, name): (
@@ -107,7 +107,6 @@ RANGES = {
 }
 
 README_ROWS: dict[tuple[str, str], tuple[str, str]] = {
-    ("Venus", "mean completion time, without preemption"): (VENUS, JCT),
     ("Venus", "mean completion time, with preemption"): (VENUS, JCT),
     ("Venus", "p99.9 of the wait"): (VENUS, TAIL),
     ("Philly", "mean completion time, with preemption"): (PHILLY, JCT),

@@ -351,6 +351,7 @@ def brisk(policy: Policy) -> Policy:
     old = policy.feedback
     feedback = Feedback(
         thresholds_ms=(2 * STEP_MS,) if old.thresholds_ms else (),
+        adapts=old.adapts,
         by_gpus=old.by_gpus,
         quantum_ms=min(old.quantum_ms, STEP_MS // 2),
         protect_after_ms=min(old.protect_after_ms, 8 * STEP_MS),

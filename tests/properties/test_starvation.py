@@ -3,6 +3,7 @@
 wait <= gap + 2 x (jobs ahead + 1) x longest run
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -85,11 +86,17 @@ def longest_wait_ms(rig: Rig, scenario: Scenario, policy: Policy) -> int:
     return after_ms + 2 * (ahead + 1) * longest_ms
 
 
-def holds_for(scenario: Scenario, policy: Policy) -> None:
+def holds_for(
+    scenario: Scenario, policy: Policy, thresholds_ms: Sequence[tuple[int, ...]] = ()
+) -> None:
+    """Run the scenario; with `thresholds_ms`, the levels change to the next of them each time."""
     rig = Rig(scenario, policy)
-    for _ in range(600):
+    for number in range(600):
         if not rig.advance():
             break
+        if thresholds_ms:
+            levels = thresholds_ms[number % len(thresholds_ms)]
+            rig.core.state.cluster.set_thresholds(levels)
     if "victim" in rig.record.refused:
         return
     assert ("victim", None) in rig.record.first_starts, "it has never started"
@@ -107,6 +114,21 @@ def test_job_starts_in_time_under_stream_of_same_class(scenario: Scenario, polic
 @given(scenario=job_in_long_stream(ANY_REQUEST, PRIORITIES), policy=st.sampled_from(NAMES))
 def test_job_starts_in_time_under_stream_of_higher_classes(scenario: Scenario, policy: str) -> None:
     holds_for(scenario, POLICIES[policy])
+
+
+@settings(max_examples=examples(60))
+@given(
+    scenario=job_in_long_stream(WHOLE, PRIORITIES[:1]),
+    thresholds_ms=st.lists(
+        st.sampled_from(((), (1,), (STEP_MS,), (STEP_MS // 2, 3 * STEP_MS), (9 * STEP_MS,))),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_job_starts_in_time_however_feedback_levels_change(
+    scenario: Scenario, thresholds_ms: list[tuple[int, ...]]
+) -> None:
+    holds_for(scenario, POLICIES["feedback"], thresholds_ms)
 
 
 @pytest.mark.parametrize("policy", NAMES)

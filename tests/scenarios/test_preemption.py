@@ -8,6 +8,8 @@ from gpu_scheduler.control.effects import StopOrder
 from gpu_scheduler.control.messages import Checkpointed, RunCycle
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.policy import Feedback
+from gpu_scheduler.engine.priority import LEVEL_MS
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import JobState
 from tests.builders import (
     DAY,
@@ -259,3 +261,59 @@ def test_wide_job_is_protected_when_no_other_job_is() -> None:
     lab.submit(a_job(number=5, gpus=4, estimate_ms=DAY))
     lab.at(2 * HOUR + MINUTE)
     assert lab.running() == ["j5"]
+
+
+ADAPTING = Feedback(
+    thresholds_ms=(HOUR, 10 * HOUR), adapts=True, quantum_ms=MINUTE, protect_after_ms=5 * DAY
+)
+
+
+def lab_after(run_hours: list[int]) -> Lab:
+    """A lab with one GPU in which jobs with these run times have ended, one after the other."""
+    lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="feedback", feedback=ADAPTING))
+    for number, hours in enumerate(run_hours, start=1):
+        lab.submit(a_job(number=number, submit_ms=lab.now_ms))
+        lab.at(lab.now_ms + hours * HOUR)
+        lab.ends(f"j{number}")
+    return lab
+
+
+def a_long_and_a_new_job(lab: Lab) -> list[str]:
+    """A job runs for two hours, then another comes; what runs then."""
+    lab.submit(a_job(number=901, submit_ms=lab.now_ms, estimate_ms=DAY))
+    lab.at(lab.now_ms + 2 * HOUR)
+    lab.submit(a_job(number=902, submit_ms=lab.now_ms, estimate_ms=DAY))
+    return lab.running()
+
+
+def test_feedback_levels_stay_where_run_times_have_a_long_tail() -> None:
+    lab = lab_after([0, 0, 0, 0, 12] * 10)
+    assert lab.core.state.cluster.feedback.thresholds_ms == (HOUR,)
+    assert a_long_and_a_new_job(lab) == ["j902"]
+
+
+def test_feedback_has_no_levels_where_all_jobs_take_about_as_long() -> None:
+    lab = lab_after([3] * 50)
+    assert lab.core.state.cluster.feedback.thresholds_ms == ()
+    assert a_long_and_a_new_job(lab) == ["j901"], "first come, first served"
+
+
+def test_feedback_learns_the_same_levels_after_a_restart() -> None:
+    lab = lab_after([3] * 50)
+    lab.core = a_core(nodes=[a_node(gpus=1)], policy=lab.core.state.policy)
+    restore(lab.core.state, lab.store, lab.now_ms)
+    assert lab.core.state.cluster.feedback.thresholds_ms == ()
+
+
+def test_waiting_job_changes_its_level_when_the_levels_change() -> None:
+    lab = lab_after([])
+    assert a_long_and_a_new_job(lab) == ["j902"]
+    cluster = lab.core.state.cluster
+    (number,) = cluster.queue.entries
+    assert cluster.queue.entries[number].key >= LEVEL_MS
+    cluster.set_thresholds(())
+    assert cluster.queue.entries[number].key < LEVEL_MS
+    snapshot = cluster.snapshot()
+    rebuilt = ClusterState.from_snapshot(snapshot, cluster.policy)
+    assert rebuilt.snapshot() == snapshot
+    assert rebuilt.queue.entries[number].key == cluster.queue.entries[number].key

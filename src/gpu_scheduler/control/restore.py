@@ -237,6 +237,7 @@ def _learn(state: ControlState, ended: list[JobRow]) -> None:
             run_ms = row.attained_ms + max(0, row.end_ms - row.start_ms)
             state.predictor.begin(row.job, row.start_ms)
             state.predictor.end(row.job, run_ms, row.end_ms)
+            state.note_service(row.job, run_ms, row.end_ms)
 
 
 class _Run:

@@ -15,6 +15,7 @@ from gpu_scheduler.control.job_record import JobRecord, TaskRecord
 from gpu_scheduler.control.messages import NodeReported
 from gpu_scheduler.engine.arrivals import RecentArrivals, RecentRequests
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy, Ranking
+from gpu_scheduler.engine.priority import service_ms, useful_thresholds
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage, ProjectedUsage
 from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
@@ -121,6 +122,12 @@ class Timer:
     task: int | None
 
 
+RECENT_SERVICES = 1_000
+FEWEST_SERVICES = 50
+LONGEST_LESSON = 100
+"""Feedback levels follow the last 1,000 ends, and are chosen again after 100 more at the latest."""
+
+
 @dataclass(frozen=True, slots=True)
 class EndedJob:
     """How a job ended; with its record unless it completed, so that it can be retried."""
@@ -196,6 +203,10 @@ class ControlState:
         self.recent_arrivals = RecentArrivals()
         self.recent_requests = RecentRequests()
         self.preemption_risk = PreemptionRisk()
+        self.recent_services: deque[int] = deque(maxlen=RECENT_SERVICES)
+        """The service that the last ended jobs have attained, as feedback levels count it."""
+        self.services_to_learn = FEWEST_SERVICES
+        """After so many more ends, the feedback levels are chosen again."""
         self.services: dict[str, Service] = {}
         self.services_to_reconcile: dict[str, None] = {}
         """Services that must be checked, because something of theirs changed."""
@@ -262,6 +273,31 @@ class ControlState:
         """So many such jobs were submitted: the ranking `balance` learns what is asked for."""
         if self.policy.ranking is Ranking.BALANCE and self.recent_requests.note(job, count):
             self.cluster.set_demand(self.recent_requests.demand)
+
+    def note_service(self, job: Job, run_ms: int | None, now_ms: int) -> None:
+        """A job has ended, by itself if it has a run time; at times, choose the feedback levels.
+
+        Jobs that have not ended count with what they have attained; without them, long jobs would
+        be missing where most of them still run.
+        """
+        feedback = self.policy.feedback
+        if not feedback.adapts or run_ms is None:
+            return
+        self.recent_services.append(service_ms(run_ms, job.gpu_milli, feedback))
+        self.services_to_learn -= 1
+        if self.services_to_learn > 0:
+            return
+        self.services_to_learn = min(LONGEST_LESSON, len(self.recent_services) // 4)
+        services = list(self.recent_services)
+        for entry in self.cluster.running.values():
+            running = entry.running
+            attained_ms = running.served_ms + now_ms - running.allocation.start_ms
+            services.append(service_ms(attained_ms, running.job.gpu_milli, feedback))
+        for queued in self.cluster.queue.entries.values():
+            waiting = queued.waiting
+            if waiting.served_ms:
+                services.append(service_ms(waiting.served_ms, waiting.job.gpu_milli, feedback))
+        self.cluster.set_thresholds(useful_thresholds(services, feedback.thresholds_ms))
 
     def knows(self, job_id: str) -> bool:
         """Tell whether a job is in memory, ended or not."""

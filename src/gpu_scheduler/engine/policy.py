@@ -83,7 +83,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """Levels of attained service: a job sinks one level at each threshold and never rises.
+    """Levels of attained service: a job sinks one level at each threshold.
+
+    A job never rises, unless `adapts`: then the site's own run times decide which thresholds are
+    used (`priority.useful_thresholds`), and there may be none.
 
     A waiting job may stop a running one only of a strictly lower level, and only after
     `quantum_ms` of running. A job that has waited `protect_after_ms` in all becomes protected: it
@@ -93,6 +96,7 @@ class Feedback:
     """
 
     thresholds_ms: tuple[int, ...] = ()
+    adapts: bool = False
     by_gpus: bool = True
     quantum_ms: int = 0
     protect_after_ms: int = 0

@@ -7,6 +7,8 @@ user (`fair_share`), which is added when the queues are merged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpu_scheduler.engine.policy import Feedback, Order
 from gpu_scheduler.model.cluster_snapshot import Waiting
 from gpu_scheduler.model.job import Job
@@ -16,6 +18,9 @@ MILLI = 1000
 PROTECTED_LEVEL = -1
 LEVEL_MS = 1 << 50
 """One level of feedback outweighs every key (some 35,000 years)."""
+FEWEST_PAST = 5
+FEWEST_PAST_PERCENT = 3
+"""A threshold needs so many jobs that are past it to be judged."""
 
 
 def static_class(job: Job, tenant: Tenant) -> int:
@@ -72,15 +77,39 @@ def level_of(
     """How many thresholds of service a job has passed; -1 if it is protected."""
     if protected:
         return PROTECTED_LEVEL
-    service = attained_ms
-    if feedback.by_gpus:
-        service = service * max(MILLI, gpu_milli) // MILLI
+    service = service_ms(attained_ms, gpu_milli, feedback)
     level = 0
     for threshold in feedback.thresholds_ms:
         if service < threshold:
             break
         level += 1
     return level
+
+
+def service_ms(attained_ms: int, gpu_milli: int, feedback: Feedback) -> int:
+    """What the thresholds are compared with: run time, or GPU time (at least that of one GPU)."""
+    return attained_ms * max(MILLI, gpu_milli) // MILLI if feedback.by_gpus else attained_ms
+
+
+def useful_thresholds(services_ms: Sequence[int], candidates_ms: Sequence[int]) -> tuple[int, ...]:
+    """The thresholds past which jobs have more left on average than at the threshold before.
+
+    Only then it helps to preempt a job that is past it. Where jobs that got far have the less ahead
+    of them, as when all take about as long, no threshold is useful. A threshold that few jobs
+    reach is not used either.
+    """
+    before, before_count = sum(services_ms), len(services_ms)
+    used: list[int] = []
+    fewest = max(FEWEST_PAST, len(services_ms) * FEWEST_PAST_PERCENT // 100)
+    for threshold in candidates_ms:
+        left = [service - threshold for service in services_ms if service >= threshold]
+        if len(left) < fewest:
+            break
+        total = sum(left)
+        if total * before_count >= before * len(left):
+            used.append(threshold)
+            before, before_count = total, len(left)
+    return tuple(used)
 
 
 def log2_milli(number: int) -> int:

@@ -82,7 +82,8 @@ class PoolQuota:
 class Snapshot:
     """Everything a scheduling decision depends on, in a canonical order.
 
-    `demand` is what recent jobs asked for, for rankings that ask what free resources are good for.
+    `demand` is what recent jobs asked for, for rankings that ask what free resources are good for;
+    `thresholds_ms` the levels of attained service (None: those of the policy).
     """
 
     nodes: tuple[Node, ...] = ()
@@ -97,3 +98,4 @@ class Snapshot:
     advance_reservations: tuple[AdvanceReservation, ...] = ()
     resume_after: ResumePoint | None = None
     demand: tuple[TypicalShape, ...] = ()
+    thresholds_ms: tuple[int, ...] | None = None

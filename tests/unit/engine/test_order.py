@@ -16,6 +16,7 @@ from gpu_scheduler.engine.priority import (
     order_key,
     short_penalty_ms,
     static_class,
+    useful_thresholds,
 )
 from gpu_scheduler.model.tenant import Tier
 from tests.builders import DAY, HOUR, MINUTE, a_job, a_tenant, waiting
@@ -95,6 +96,30 @@ def test_attained_service_counts_gpus_and_share_as_whole() -> None:
     assert level_of(249, 4000, feedback) == 0
     assert level_of(999, 100, feedback) == 0
     assert level_of(1000, 100, feedback) == 1
+
+
+HOURS_1_TO_8 = [hours * HOUR for hours in (1, 1, 1, 1, 1, 1, 8, 8, 8, 8)]
+
+
+def test_threshold_is_used_if_jobs_past_it_have_more_left_than_before() -> None:
+    many = HOURS_1_TO_8 * 10
+    # On average jobs have 3.8 h ahead; past 2 h they have 6 h, past 7 h only one.
+    assert useful_thresholds(many, (2 * HOUR, 7 * HOUR)) == (2 * HOUR,)
+    assert useful_thresholds(many, (7 * HOUR,)) == ()
+
+
+def test_no_threshold_is_used_where_all_jobs_take_about_as_long() -> None:
+    alike = [HOUR + minute * MINUTE for minute in range(100)]
+    assert useful_thresholds(alike, (HOUR // 2, HOUR, 2 * HOUR)) == ()
+
+
+def test_every_decade_is_used_where_run_times_have_a_long_tail() -> None:
+    tail = [10**8 // number for number in range(1, 301)]
+    assert useful_thresholds(tail, (10**6, 10**7, 10**8)) == (10**6, 10**7), "one got to 10^8"
+
+
+def test_no_threshold_is_used_before_any_job_has_ended() -> None:
+    assert useful_thresholds((), (1000,)) == ()
 
 
 def test_protected_job_ranks_above_all_levels() -> None:

@@ -127,6 +127,7 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     was_preempted = new_state is JobState.PREEMPTED and not was_node_loss
     if was_preempted or run_ms is not None:
         state.preemption_risk.add(record.job, end.elapsed_ms, preempted=was_preempted)
+    state.note_service(record.job, run_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
     services.mark(state, record.job.service)
 

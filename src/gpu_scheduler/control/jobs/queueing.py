@@ -168,6 +168,10 @@ def protect(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcom
             left_ms = feedback.protect_at_latest_ms - waited_ms
             state.set_timer(now_ms + min(feedback.tick_ms, left_ms), PROTECT, record.job.id)
             return
+    if feedback.adapts and not state.cluster.feedback.thresholds_ms:
+        # Without levels, jobs go in the order of submission.
+        state.set_timer(now_ms + feedback.tick_ms, PROTECT, record.job.id)
+        return
     record.task(None).protected = True
     state.protected[record.job.id] = None
     leave_queue(state, record, now_ms)

@@ -403,7 +403,7 @@ class PreemptionReasons:
         if self._policy.preemption is Preemption.REMAINING:
             left = running.expected_end_ms - self._now_ms
             return left > waiting.expected_ms - waiting.attained_ms + self._policy.eviction_ms
-        feedback = self._policy.feedback
+        feedback = self._state.feedback
         if running.protected or ran_ms < feedback.quantum_ms:
             return False
         mine = level_of(

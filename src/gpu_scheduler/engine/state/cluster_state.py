@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sortedcontainers import SortedList
 
 from gpu_scheduler.engine.placement.scoring import ScoreMemory, needs_vectors
-from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
+from gpu_scheduler.engine.policy import Feedback, Policy, Preemption, Ranking
 from gpu_scheduler.engine.priority import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.queue import Entry, GroupKey, JobShape, Queue
 from gpu_scheduler.engine.quota.admission import Amounts, Holdings, job_amounts, pool_guarantees
@@ -177,6 +177,7 @@ class ClusterState:
             self.index.watch(sizes=policy.ranking is Ranking.CLUSTERING)
         self.score_memory = ScoreMemory()
         self.demand = policy.typical_shapes
+        self.feedback = policy.feedback
         self.queue = Queue()
         self.tenants: dict[str, Tenant] = {}
         self.pools: dict[Pool, PoolQuota] = {}
@@ -227,6 +228,8 @@ class ClusterState:
         state.tenant_usage.update(snapshot.tenant_usage)
         state.user_usage.update(snapshot.user_usage)
         state.node_usage.update(snapshot.node_usage)
+        if snapshot.thresholds_ms is not None:
+            state.set_thresholds(snapshot.thresholds_ms)
         for running in snapshot.running:
             state.start(running)
         for waiting in snapshot.waiting:
@@ -257,6 +260,7 @@ class ClusterState:
             ),
             resume_after=self.resume_after,
             demand=self.demand,
+            thresholds_ms=self.feedback.thresholds_ms,
         )
 
     # Nodes and tenants
@@ -336,6 +340,25 @@ class ClusterState:
         if demand != self.demand:
             self.demand = demand
             self.score_memory = ScoreMemory()
+
+    def set_thresholds(self, thresholds_ms: tuple[int, ...]) -> None:
+        """Use these levels of attained service; waiting jobs that have run may change theirs."""
+        if thresholds_ms == self.feedback.thresholds_ms:
+            return
+        before = self.feedback
+        self.feedback = replace(before, thresholds_ms=thresholds_ms)
+        for number, entry in list(self.queue.entries.items()):
+            waiting = entry.waiting
+            if self._level(waiting, before) != self._level(waiting, self.feedback):
+                reservation = self.reservations.get(number)
+                self.enqueue(self.dequeue(number))
+                if reservation is not None:
+                    self.reservations[number] = reservation
+
+    @staticmethod
+    def _level(waiting: Waiting, feedback: Feedback) -> int:
+        gpu_milli = waiting.job.gpu_milli
+        return level_of(waiting.served_ms, gpu_milli, feedback, protected=waiting.protected)
 
     def model_milli(self) -> dict[str, int]:
         """The GPUs of all nodes by model."""
@@ -539,12 +562,7 @@ class ClusterState:
         rank: object = 0
         interactive = False
         if self.policy.preemption is Preemption.FEEDBACK:
-            level = level_of(
-                waiting.served_ms,
-                job.gpu_milli,
-                self.policy.feedback,
-                protected=waiting.protected,
-            )
+            level = self._level(waiting, self.feedback)
             key += LEVEL_MS * level
             rank = level
         elif self.policy.preemption is Preemption.CLASS:
