@@ -61,7 +61,7 @@ def policy_of(settings: Settings) -> Policy:
         quota_tree=settings.quota_tree,
         budget_period=BudgetPeriod(settings.limits.budget_period),
     )
-    if settings.policy.predictive_preemption:
+    if settings.policy.predictive_preemption and policy.preemption is Preemption.CLASS:
         restart = RestartCost(
             restart_ms=round(settings.policy.restart_cost_s * 1000),
             checkpoint_every_ms=round(settings.policy.checkpoint_interval_s * 1000),

@@ -138,7 +138,8 @@ class PolicySettings:
     predictive_preemption: bool = setting(
         default=False,
         about="Choose the jobs to preempt also by their expected remaining run time and by what a "
-        "restart costs, and spare a job that should end before its preemption pays off.",
+        "restart costs, and spare a job that should end before its preemption pays off. Only for "
+        "policies that preempt by class, such as `fair`.",
     )
     restart_cost_s: float = setting(
         60.0,
