@@ -48,7 +48,7 @@ def labels() -> dict[str, set[str]]:
         assert lab.post("/tenants", {"name": "vision", "max_gpu_hours": 100}).status == 201
         lab.get("/jobs")
         on_kubernetes = CollectorRegistry(auto_describe=False)
-        scheduler: Any = SimpleNamespace(counters=Counters())
+        scheduler: Any = SimpleNamespace(counters=Counters(set_aside={"Pod": 1}))
         on_kubernetes.register(SchedulerMetrics(scheduler, lambda: True))
         served = lab.get("/metrics", root=True).body.decode()
         return labels_in(served) | labels_in(generate_latest(on_kubernetes).decode())
