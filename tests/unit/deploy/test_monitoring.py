@@ -19,6 +19,7 @@ from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.measurements import DeviceReading, NodeFiles, NodeReadings
 from gpu_scheduler.notify.retry_queue import Lane
 from tests.unit.api.lab import ApiLab
+from tests.unit.api.test_predictors_report import a_predictor
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
@@ -47,6 +48,7 @@ def labels() -> dict[str, set[str]]:
         lab.loop.core.state.cluster.set_pools([PoolQuota(pool=Pool.ONLINE, percent=50)])
         assert lab.post("/tenants", {"name": "vision", "max_gpu_hours": 100}).status == 201
         lab.get("/jobs")
+        lab.loop.core.state.predictor = a_predictor()
         on_kubernetes = CollectorRegistry(auto_describe=False)
         scheduler: Any = SimpleNamespace(counters=Counters(set_aside={"Pod": 1}))
         on_kubernetes.register(SchedulerMetrics(scheduler, lambda: True))
