@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.quota.admission import never_admitted
 from gpu_scheduler.engine.state.cluster_state import ClusterState
@@ -76,6 +78,18 @@ def test_higher_class_takes_nothing_from_within_a_guarantee() -> None:
     lab.submit("optics", 8)
     lab.settle()
     urgent = lab.submit("nobody", gpus=4, priority=100)
+    lab.settle()
+    assert urgent[0] not in lab.running()
+    assert not lab.evictions()
+
+
+@pytest.mark.parametrize("name", ["industry", "batch"])
+def test_higher_class_within_its_guarantee_leaves_others_theirs(name: str) -> None:
+    """Also if the other tenant is named like the pool of all jobs."""
+    lab = QuotaLab(a_quota(name, gpus(10)), a_quota("optics", gpus(6)))
+    lab.submit(name, 2, gpus=5)
+    lab.settle()
+    urgent = lab.submit("optics", gpus=6, priority=5_000)
     lab.settle()
     assert urgent[0] not in lab.running()
     assert not lab.evictions()

@@ -369,7 +369,8 @@ class PreemptionReasons:
         job = victim.running.job
         if job.pool is Pool.BATCH and not rights.would_borrow:
             return False
-        return rights.tree.is_guaranteed_to_pool(job, victim.amounts, rights.path, reclaimed)
+        own = rights.job.entry.waiting.job.pool
+        return rights.tree.is_guaranteed_to_pool(job, victim.amounts, own, reclaimed)
 
     def _is_batch_of(self, entry: Entry, victim: RunningEntry) -> bool:
         """Tell whether the victim is batch work of the same tenant that could not evict the job."""

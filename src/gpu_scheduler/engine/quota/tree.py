@@ -227,10 +227,11 @@ class QuotaTree:
                 reclaimed[key] = reclaimed.get(key, 0) + milli
 
     def path(self, job: Job) -> frozenset[Key]:
-        """The nodes that a job counts in."""
+        """The nodes of accounts that a job counts in; a tenant may be named like a pool."""
         leaf = self.leaf(job.tenant, job.user)
-        accounts = () if leaf is None else self.accounts[ANY_MODEL].at(leaf).path
-        return frozenset((job.pool, *(node.key for node in accounts)))
+        if leaf is None:
+            return frozenset()
+        return frozenset(node.key for node in self.accounts[ANY_MODEL].at(leaf).path)
 
     def _reclaimable(self, amounts: Amounts) -> str:
         """What a job reclaims: a guarantee of its GPU model comes before one of all models."""
@@ -321,15 +322,15 @@ class QuotaTree:
         )
 
     def is_guaranteed_to_pool(
-        self, job: Job, amounts: Amounts, path: frozenset[Key], reclaimed: Reclaimed
+        self, job: Job, amounts: Amounts, pool: Pool, reclaimed: Reclaimed
     ) -> bool:
-        """Tell whether a running job uses the guarantee of a pool that is not on the path.
+        """Tell whether a running job uses the guarantee of another pool than this one.
 
         Jobs without GPUs do so while their pool holds no more than that.
         """
-        if job.pool in path or job.pool not in self.pools.nodes:
+        if job.pool is pool or job.pool not in self.pools.nodes:
             return False
-        milli = max(1, amounts.gpu_milli)
+        milli, path = max(1, amounts.gpu_milli), frozenset((pool,))
         return not (
             self.lends(job.pool) and self.pools.leaves_guarantees(job.pool, milli, path, reclaimed)
         )
