@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import pytest
@@ -224,3 +225,12 @@ def test_user_cannot_start_programs_of_the_site_without_end_by_test_notification
         assert [tested("ann") for _ in range(7)] == [200] * 5 + [429] * 2
         assert tested("bob") == 200
         assert [tested("boss") for _ in range(7)] == [200] * 7
+
+
+def test_logs_that_follow_no_member_may_end_in_any_order() -> None:
+    limit = ConcurrencyLimit(2, "logs of members")
+    first, second = limit.hold("ada", 0), limit.hold("ada", 0)
+    with ExitStack() as later, first:
+        later.enter_context(second)
+    with limit.hold("ada", 2), pytest.raises(TooMany), limit.hold("ada"):
+        pass

@@ -96,7 +96,7 @@ class ConcurrencyLimit:
         try:
             yield
         finally:
-            self._open[user] -= streams
+            self._open[user] = self._open.get(user, 0) - streams
             if not self._open[user]:
                 del self._open[user]
 
