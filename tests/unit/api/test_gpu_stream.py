@@ -1,14 +1,16 @@
 """The stream of GPUs: all of them first, then what changes, the same for every client."""
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.errors import BadToken
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.api.routes import gpu_stream
@@ -114,3 +116,39 @@ def test_streams_per_user_are_limited() -> None:
         with pytest.raises(InvalidStatus) as refused:
             stream(lab)
         assert refused.value.response.status_code == 429
+
+
+def test_failed_comparison_ends_every_stream_and_the_next_client_starts_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_stream, "PERIOD_S", 0.0)
+    is_broken = False
+
+    def forms(*_: object) -> tuple[()]:
+        if is_broken:
+            raise RuntimeError("broken")
+        return ()
+
+    monkeypatch.setattr(gpu_stream, "gpu_forms", forms)
+
+    async def main() -> None:
+        nonlocal is_broken
+        changes = gpu_stream.GpuChanges(cast(Context, None))
+        first = changes.messages()
+        await anext(first)
+        is_broken = True
+        while changes._task is not None:  # noqa: ASYNC110
+            # The client is still sending, so it does not wait for the next step.
+            await asyncio.sleep(0)
+        with pytest.raises(ConnectionError):
+            await anext(first)
+        with pytest.raises(RuntimeError, match="broken"):
+            await anext(changes.messages())
+        assert changes._clients == 0
+        is_broken = False
+        again = changes.messages()
+        assert json.loads(await anext(again))["whole"] is True
+        await again.aclose()
+        assert changes._task is None
+
+    asyncio.run(main())

@@ -28,6 +28,7 @@ PERIOD_S = 1.0
 RECHECK_S = 5.0
 """How often a client is authenticated again."""
 NOT_ALLOWED = 1008
+FAILED = "GPUs could not be compared"
 Fields = dict[str, Any]
 
 
@@ -47,11 +48,11 @@ class GpuChanges:
     async def messages(self) -> AsyncGenerator[str]:
         """Yield all GPUs, then each change; all of them again after a missed change."""
         self._clients += 1
-        if self._task is None:
-            self._compare()
-            self._task = asyncio.create_task(self._run())
         seen = -2
         try:
+            if self._task is None:
+                self._compare()
+                self._task = asyncio.create_task(self._run())
             while True:
                 text = self._change if seen == self._step - 1 else self._whole()
                 seen = self._step
@@ -65,6 +66,8 @@ class GpuChanges:
                 self._task = None
 
     async def _until_next(self) -> None:
+        if self._task is None:
+            raise ConnectionError(FAILED)
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._next)
@@ -79,7 +82,7 @@ class GpuChanges:
             if self._clients and self._task is asyncio.current_task():
                 self._task = None
                 if self._next is not None:
-                    self._next.set_exception(ConnectionError("GPUs could not be compared"))
+                    self._next.set_exception(ConnectionError(FAILED))
                     self._next = None
 
     def _compare(self) -> None:
