@@ -44,7 +44,9 @@ CATEGORIES = frozenset(
 """The places of codes, which have no order."""
 
 Row = tuple[float, ...]
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)([kmbgt]?)(?![a-z0-9])", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?<!\d)(\d++(?:\.\d++)?(?:e[+-]?\d++)?)([kmbgt]?)(?![a-z0-9])", re.IGNORECASE
+)
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _LARGEST = 1e15
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.predict.features import NAMES, row_of
+from gpu_scheduler.predict.features import MISSING, NAMES, _number, row_of
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.predict.selection import (
     LEAST_ROWS,
@@ -252,6 +252,12 @@ def test_row_has_numbers_of_options_however_they_are_written() -> None:
     assert 7e9 in arguments("--model", "llama-7b").values()
     assert 0.001 in arguments("--lr", "1e-3").values()
     assert arguments("--epochs", "30") != arguments("--steps", "30")
+
+
+def test_number_in_a_very_long_word_is_searched_in_linear_time() -> None:
+    assert _number("1" * 200_000 + "x") == MISSING
+    assert _number("1" * 200_000) > 0
+    assert [_number(word) for word in ("llama-7b", "3.5x", "1e-3", "x12k")] == [7e9, 3, 1e-3, 12e3]
 
 
 def test_row_of_any_command_has_same_length() -> None:
