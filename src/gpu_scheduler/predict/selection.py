@@ -208,7 +208,7 @@ class SelectedPredictor:
         self._scored_after_ms = 0
         self._trainer = trainer
         self._rows: deque[tuple[array[float], float]] = deque(maxlen=MOST_ROWS)
-        self._new_rows = 0
+        self._new_rows = self._rows_in_training = 0
         self._until_ms = 0
         self._started: OrderedDict[str, _Start] = OrderedDict()
         self._told: OrderedDict[str, Logs] = OrderedDict()
@@ -307,17 +307,25 @@ class SelectedPredictor:
         return len(self._rows)
 
     def training_rows(self) -> TrainingRows:
-        """What a training needs; the jobs count as used."""
-        self._new_rows = 0
+        """What a training needs; the jobs count as used unless it fails."""
+        self._new_rows, self._rows_in_training = 0, self._new_rows
         return TrainingRows(
             rows=[tuple(row) for row, _ in self._rows],
             logs=[log for _, log in self._rows],
             until_ms=self._until_ms,
         )
 
+    def training_failed(self, error: str) -> None:
+        """Note why, and count the jobs as new again, so that they are trained on later."""
+        self.training_error = error
+        self._new_rows += self._rows_in_training
+        self._rows_in_training = 0
+
     def install(self, model: Model) -> None:
         """Predict by a new model from now on; what is known of the last one's gain stays."""
         self.model = model
+        self.training_error = ""
+        self._rows_in_training = 0
         self.trainings += 1
         self.totals.trainings += 1
         # A job that began earlier may be among those that the model was trained on.

@@ -1,6 +1,7 @@
 """The server trains the model of run times in a process of its own, and stores it safely."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import msgspec
@@ -64,6 +65,16 @@ def test_failing_training_leaves_history_and_says_why(
     assert predictor.model is None
     assert "lightgbm" in predictor.training_error
     assert list(tmp_path.iterdir()) == []
+    assert predictor.is_training_due
+
+
+def test_process_that_cannot_be_started_is_a_failed_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    predictor = a_predictor()
+    assert not asyncio.run(a_training(predictor, tmp_path).train(predictor))
+    assert "cannot be started" in predictor.training_error
 
 
 def test_rows_that_process_cannot_read_are_an_error_with_its_last_words() -> None:

@@ -45,15 +45,17 @@ class ModelTraining:
 
     async def run(self) -> None:
         """Train and store until cancelled."""
-        waited_s = 0.0
+        waited_s = pause_s = 0.0
         while True:
             await asyncio.sleep(CHECK_S)
             waited_s += CHECK_S
+            pause_s -= CHECK_S
             predictor = self._loop.core.state.predictor
             if not isinstance(predictor, SelectedPredictor):
                 continue
-            if predictor.is_training_due and not await self.train(predictor):
-                await asyncio.sleep(RETRY_S)
+            is_due = predictor.is_training_due and pause_s <= 0
+            if is_due and not await self.train(predictor):
+                pause_s = RETRY_S
             if waited_s >= STORE_S:
                 waited_s = 0.0
                 await self.store(predictor)
@@ -64,10 +66,9 @@ class ModelTraining:
         try:
             model = await _train(rows)
         except SchedulerError as error:
-            predictor.training_error = str(error)
+            predictor.training_failed(str(error))
             log.warning("training of run times failed; the history predicts", error=str(error))
             return False
-        predictor.training_error = ""
         predictor.install(model)
         log.info("model of run times trained", jobs=model.stored.jobs)
         await self.store(predictor)
@@ -104,14 +105,17 @@ def selected_predictor(directory: str) -> SelectedPredictor:
 async def _train(rows: TrainingRows) -> Model:
     """Run the training process; it is killed if it takes too long or this task is cancelled."""
     text = await asyncio.to_thread(msgspec.msgpack.encode, rows)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "gpu_scheduler.predict.training"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        limit=MOST_BYTES,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "gpu_scheduler.predict.training"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            limit=MOST_BYTES,
+        )
+    except OSError as error:
+        raise ClusterError(f"the process cannot be started: {error}") from error
     try:
         async with asyncio.timeout(LONGEST_S):
             answer, errors = await process.communicate(text)
