@@ -176,3 +176,9 @@ def test_the_next_leader_knows_the_run_times_of_pods_that_are_gone() -> None:
     run_until(lambda: start() and told())
     (message,) = told()
     assert message == f"should start at {start()}, by the run times of like pods before it"
+
+
+def test_pod_without_a_known_run_time_is_not_new_in_every_cycle() -> None:
+    known = RunTimes()
+    assert not known.learn([a_run(1, "a", minutes=0)])
+    assert len(known) == 0

@@ -45,7 +45,11 @@ class RunTimes:
     def learn(self, runs: Iterable[Run]) -> bool:
         """Learn from those that are new, and tell whether there are any."""
         oldest_ms = next(iter(self._runs.values())).end_ms if len(self) >= MOST_RUNS else -1
-        new = [run for run in runs if run.uid not in self._runs and run.end_ms > oldest_ms]
+        new = [
+            run
+            for run in runs
+            if run.uid not in self._runs and run.end_ms > max(oldest_ms, run.start_ms)
+        ]
         for run in sorted(new, key=lambda one: (one.end_ms, one.uid)):
             self._learn(run)
         return bool(new)
