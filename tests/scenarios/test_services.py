@@ -41,7 +41,8 @@ from gpu_scheduler.model.errors import (
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch, Probe, ProbeKind
 from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
-from tests.builders import MINUTE, SECOND, a_cluster, a_core, a_job, a_node
+from gpu_scheduler.predict.preemption_risk import LEAST
+from tests.builders import HOUR, MINUTE, SECOND, a_cluster, a_core, a_job, a_node, a_tenant
 from tests.scenarios.lab import Lab
 
 HTTP = Probe(kind=ProbeKind.HTTP, path="/health")
@@ -135,6 +136,23 @@ def test_nothing_is_reserved_for_job_waiting_for_end_of_service() -> None:
     lab.do(CreateService(a_service(name="other", gpus=0.25)))
     assert (lab.places(), lab.places("other")) == (["n0"], ["n0"])
     assert "j50" not in lab.running()
+
+
+def test_preempted_replicas_say_nothing_about_the_risk_of_jobs() -> None:
+    """Replicas do not end by themselves, so all of their attempts would count as preempted."""
+    tenant = a_tenant(max_preemptions=LEAST)
+    lab = ServiceLab(nodes=(a_node(gpus=1),), policy=preset("fair"), tenants=[tenant])
+    service = a_service()
+    lab.do(CreateService(service))
+    for number in range(50, 50 + LEAST):
+        lab.now_ms += HOUR
+        lab.submit(a_job(number=number, gpus=1, priority=2500))
+        lab.cycle()
+        assert f"j{number}" in lab.running()
+        lab.ends(f"j{number}")
+        lab.cycle()
+    assert len(lab.stopped()) == LEAST
+    assert lab.core.state.preemption_risk.of(service.job) is None
 
 
 def test_replicas_with_same_port_never_share_node() -> None:

@@ -125,7 +125,8 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     run_ms = None if is_no_run else task.attained_ms + end.elapsed_ms
     state.predictor.end(record.job, run_ms, now_ms)
     was_preempted = new_state is JobState.PREEMPTED and not was_node_loss
-    if was_preempted or run_ms is not None:
+    # Services do not end by themselves: only their preemptions would count.
+    if (was_preempted and not record.job.service) or run_ms is not None:
         state.preemption_risk.add(record.job, end.elapsed_ms, preempted=was_preempted)
     state.note_service(record.job, run_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
