@@ -186,7 +186,7 @@ class Client:
         return self._object("GET", job_path(job, "explain"))
 
     def attempts(self, job: str | int) -> Any:
-        """Every attempt of a job."""
+        """The attempts of a job; of a very large array the first ones, with `next_task`."""
         return self.call("GET", job_path(job, "attempts"))
 
     def tasks(self, job: str | int) -> Any:

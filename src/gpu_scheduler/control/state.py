@@ -68,9 +68,9 @@ class CoreLimits:
     """
 
     max_queued_tasks: int = 1_000_000
-    user_queue_percent: int = 100
     user_max_priority: int = 10_000
     """The highest priority that a user who is no admin may give to a job."""
+    user_queue_percent: int = 100
     """A user, unless an admin, may have this percentage of what other users leave in the queue."""
     tenant_queue_percent: int = 100
     """The same for a tenant and other tenants, where there are several."""
