@@ -322,6 +322,77 @@ def test_guarantee_of_a_model_comes_before_one_of_all_models() -> None:
     assert lab.held_by_model() == {("vision", "H100"): 8}
 
 
+OPTICS = a_quota("optics", gpus(4), gpus(2, model="H100"), parent="physics")
+AT_MOST_8 = (
+    a_quota("physics", gpus(8, most=8), gpus(2, model="H100")),
+    OPTICS,
+    a_quota("lasers", gpus(4), parent="physics"),
+)
+
+
+def test_guarantee_of_a_model_is_got_back_where_other_models_fill_the_maximum_in_total() -> None:
+    lab = QuotaLab(*AT_MOST_8, nodes=MIXED)
+    lab.submit("lasers", 8, gpu_models=("A100",))
+    lab.settle()
+    assert lab.held() == {"lasers": 8}
+    lab.submit("optics", 4, gpu_models=("H100",))
+    lab.settle()
+    assert lab.held_by_model() == {("lasers", "A100"): 4, ("optics", "H100"): 4}
+    assert {ground for _, _, ground in lab.evictions()} == {"lent"}
+
+
+def test_borrowers_of_a_model_and_of_the_total_make_room_together() -> None:
+    lab = QuotaLab(*AT_MOST_8, nodes=MIXED)
+    lab.submit("lasers", 8, gpu_models=("A100",))
+    lab.submit("guests", 8, gpu_models=("H100",))
+    lab.settle()
+    assert lab.held() == {"guests": 8, "lasers": 8}
+    lab.submit("optics", 2, gpu_models=("H100",))
+    lab.settle()
+    # Guests hold the GPUs of the model, lasers fill the maximum in total.
+    assert lab.held_by_model()["optics", "H100"] == 2
+    assert lab.held() == {"guests": 6, "lasers": 6, "optics": 2}
+
+
+def test_maximum_in_total_takes_no_other_model_from_within_a_guarantee() -> None:
+    lab = QuotaLab(
+        a_quota("physics", gpus(8, most=8), gpus(2, model="H100"), gpus(6, model="A100")),
+        OPTICS,
+        a_quota("lasers", gpus(4, model="A100"), gpus(4), parent="physics"),
+        a_quota("guests", gpus(2)),
+        nodes=MIXED,
+    )
+    lab.submit("lasers", 4, gpu_models=("A100",))
+    lab.submit("physics", 4, gpu_models=("A100",))
+    lab.settle()
+    lab.submit("optics", 8, gpu_models=("H100",))
+    lab.settle()
+    assert lab.held_by_model() == {("lasers", "A100"): 4, ("optics", "H100"): 4}
+
+
+def test_job_of_a_model_beyond_the_guarantee_in_total_waits_at_the_maximum() -> None:
+    lab = QuotaLab(*AT_MOST_8, nodes=MIXED)
+    lab.submit("optics", 4, gpu_models=("A100",))
+    lab.submit("lasers", 4, gpu_models=("A100",))
+    lab.settle()
+    lab.submit("optics", gpu_models=("H100",))
+    lab.settle()
+    assert lab.held() == {"lasers": 4, "optics": 4}
+    assert not lab.evictions()
+
+
+def test_no_job_leaves_at_the_maximum_in_total_if_the_model_has_no_room() -> None:
+    lab = QuotaLab(*AT_MOST_8, a_quota("vision", gpus(6, model="H100")), nodes=MIXED)
+    lab.submit("vision", 6, gpu_models=("H100",), preemptible=False)
+    lab.submit("optics", 2, gpu_models=("H100",))
+    lab.submit("lasers", 8, gpu_models=("A100",))
+    lab.settle()
+    assert lab.held() == {"lasers": 6, "optics": 2, "vision": 6}
+    lab.submit("optics", gpu_models=("H100",))
+    lab.settle()
+    assert not lab.evictions()
+
+
 def test_two_nodes_wait_for_gangs_without_evictions_in_vain() -> None:
     lab = QuotaLab(*LAB, nodes=a_cluster(nodes=2))
     lab.submit("lasers", 4, gpus=4)

@@ -762,7 +762,7 @@ class _BlockedJobs:
             return True
         by_class = self._context.policy.preemption is Preemption.CLASS
         quota = self._context.quota
-        return by_class and bool(quota.pool_right(entry) or quota.right_at_maximum(entry, refused))
+        return by_class and bool(quota.pool_right(entry) or quota.rights_at_maximum(entry, refused))
 
     def _skip_account(self, entry: Entry, refused: Reason) -> None:
         """Consider no more jobs of the shape in this pass: of one user, or of the tenant.

@@ -91,18 +91,19 @@ class Preemptor:
                 return refused.besides(UNDER_WAY)
             of_user = admission.is_over_user_limit(spec, wanted)
         reclaims_pool = self._quota.pool_right(job.entry)
-        reclaims = self._quota.right_at_maximum(job.entry, refused)
-        right = reclaims or reclaims_pool
-        if right is None and not self._reasons.is_within_cap(spec):
+        reclaims = self._quota.rights_at_maximum(job.entry, refused)
+        lent = reclaims or tuple(right for right in (reclaims_pool,) if right is not None)
+        if not lent and not self._reasons.is_within_cap(spec):
             cap = self._state.policy.interactive_gpu_milli / WHOLE_MILLI
             return refused.besides(OVER_CAP.format(user=spec.user, cap=cap))
         rights = self._reasons.rights_at_quota(job, reclaims, reclaims_pool)
         candidates = self._reasons.victims_at_quota(rights, of_user=of_user)
         is_lent: Callable[[RunningEntry], bool] | None = None
-        if right is not None:
+        if lent:
 
             def is_lent(victim: RunningEntry) -> bool:
-                return admission.tree.is_lent(right, victim.running.job, victim.amounts, {})
+                tree, owner = admission.tree, victim.running.job
+                return any(tree.is_lent(right, owner, victim.amounts, {}) for right in lent)
 
         victims = SameTenantVictims(
             admission, spec, wanted, rights, candidates, of_user=of_user, is_lent=is_lent

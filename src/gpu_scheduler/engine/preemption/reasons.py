@@ -69,7 +69,7 @@ class PreemptionRights:
     path: frozenset[Key] = frozenset()
     other_tenants: bool = True
     interactive: bool = False
-    reclaims: Right | None = None
+    reclaims: tuple[Right, ...] = ()
     reclaims_pool: Right | None = None
     would_borrow: bool = False
     reservation_due: bool = False
@@ -115,14 +115,14 @@ class PreemptionReasons:
             path=tree.path(spec),
             other_tenants=others,
             interactive=interactive,
-            reclaims=reclaims,
+            reclaims=() if reclaims is None else (reclaims,),
             reclaims_pool=reclaims_pool,
             would_borrow=reclaims_pool is None and tree.lends(spec.pool),
             reservation_due=reservation_due,
         )
 
     def rights_at_quota(
-        self, job: JobContext, reclaims: Right | None, reclaims_pool: Right | None
+        self, job: JobContext, reclaims: tuple[Right, ...], reclaims_pool: Right | None
     ) -> PreemptionRights:
         """The rights of a job over a quota: it reclaims what was lent, or it is interactive.
 
@@ -150,14 +150,14 @@ class PreemptionReasons:
         user = spec.user if of_user else ""
         above = self._above_batch(rights.job.entry) if rights.interactive else -1
         key = (spec.tenant, user, above, len(self._evicting))
-        found = self._own_batch.get(key) if rights.reclaims is None else None
+        found = None if rights.reclaims else self._own_batch.get(key)
         if found is None:
             reclaimed = self.reclaimed()
             victims = [
                 victim
                 for victim in self._state.running.values()
                 if (
-                    rights.reclaims is not None
+                    rights.reclaims
                     or (
                         victim.running.job.tenant == spec.tenant
                         and user in {"", victim.running.job.user}
@@ -167,7 +167,7 @@ class PreemptionReasons:
             ]
             victims.sort(key=lambda victim: (self.cost(victim), victim.end_key))
             found = Candidates(victims)
-            if rights.reclaims is None:
+            if not rights.reclaims:
                 self._own_batch[key] = found
         return found
 
@@ -204,7 +204,7 @@ class PreemptionReasons:
             not reason
             and rights.reclaims
             and not self._is_guaranteed_to_other_pool(rights, victim, reclaimed)
-            and self._is_lent(rights, rights.reclaims, victim, reclaimed)
+            and any(self._is_lent(rights, each, victim, reclaimed) for each in rights.reclaims)
         ):
             return PreemptionReason.LENT
         return reason
@@ -275,7 +275,7 @@ class PreemptionReasons:
             own = self._state.account_nodes.get((entry.waiting.job.tenant, Pool.BATCH))
             if own is not None:
                 bits |= own.bits & self._nodes_of_classes(self._above_batch(entry) - 1)
-        for right in (rights.reclaims, rights.reclaims_pool):
+        for right in (*rights.reclaims, rights.reclaims_pool):
             if right is not None:
                 bits |= self._nodes_of_borrowers(rights, right)
         return bits

@@ -45,7 +45,7 @@ class SameTenantVictims:
     @property
     def owner(self) -> str:
         """Whose jobs they are, in a message."""
-        if self.rights.reclaims is not None:
+        if self.rights.reclaims:
             return "other nodes of the quota tree"
         return f"user {self._job.user}" if self.of_user else f"tenant {self._job.tenant}"
 

@@ -246,12 +246,15 @@ class QuotaTree:
         resource = self._reclaimable(amounts)
         return self.accounts[resource].is_entitled(leaf, amounts.of(resource))
 
-    def right(self, job: Job, amounts: Amounts) -> Right | None:
-        """The right of a waiting job to reclaim, or None."""
+    def right(self, job: Job, amounts: Amounts, resource: str = "") -> Right | None:
+        """The right of a waiting job to reclaim a resource, or None.
+
+        Without a `resource`, that of its GPU model comes before that of all models.
+        """
+        resource = resource or self._reclaimable(amounts)
         leaf = self.leaf(job.tenant, job.user)
-        if leaf is None or not amounts.gpu_milli:
+        if leaf is None or not amounts.of(resource):
             return None
-        resource = self._reclaimable(amounts)
         found = self.accounts[resource].entitlement(leaf, amounts.of(resource))
         return None if found is None else Right(resource, found)
 

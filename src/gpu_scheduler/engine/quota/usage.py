@@ -17,6 +17,7 @@ from gpu_scheduler.engine.quota.tree import Right
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Placement
+from gpu_scheduler.model.quota_tree import ANY_MODEL
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 
@@ -152,15 +153,20 @@ class QuotaUsage:
         job = entry.waiting.job
         return self.admission.tree.right(job, self._least_amounts(job))
 
-    def right_at_maximum(self, entry: Entry, refused: Reason) -> Right | None:
-        """The right to reclaim of a job that a node of the tree refuses at its maximum, or None.
+    def rights_at_maximum(self, entry: Entry, refused: Reason) -> tuple[Right, ...]:
+        """The rights to reclaim of a job that a node of the tree refuses at its maximum.
 
-        Its tenant must be allowed to preempt jobs of others.
+        Beside what it reclaims for room, also the resource that is at its maximum: jobs of other
+        GPU models may fill the maximum in total. Its tenant must be allowed to preempt jobs of
+        others.
         """
-        tenant = self._state.tenant(entry.waiting.job.tenant)
-        if refused.code is not ReasonCode.QUOTA_NODE or not tenant.can_preempt_others:
-            return None
-        return self.right(entry)
+        job, tree = entry.waiting.job, self.admission.tree
+        is_allowed = self._state.tenant(job.tenant).can_preempt_others
+        if refused.code is not ReasonCode.QUOTA_NODE or not is_allowed:
+            return ()
+        resource = str(refused.get("model") or ANY_MODEL)
+        rights = (self.right(entry), tree.right(job, self._least_amounts(job), resource))
+        return tuple(dict.fromkeys(right for right in rights if right is not None))
 
     def within_pool_guarantee(self, entry: Entry, *, guaranteed_only: bool = False) -> bool:
         """Tell whether it is online work within the guarantee of its pool.
