@@ -170,13 +170,14 @@ def test_strict_pool_is_enforced_with_reason() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], pools=HALF_EACH)
     lab.submit(a_job(number=1, gpus=3.5), a_job(number=2, gpus=1))
     assert reasons(lab)["j2"] == (
-        "the batch pool may hold 4 GPUs and holds 3.50, so 1 more do not fit"
+        "the batch pool may hold 4 GPUs and holds 3.50, so 1 more wait until jobs of the batch "
+        "pool end"
     )
 
 
 def test_request_over_strict_pool_is_rejected_at_submit() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], pools=HALF_EACH)
-    with pytest.raises(CallerError, match="pool"):
+    with pytest.raises(CallerError, match="the batch pool may hold 4 GPUs and holds 0, so 6 more"):
         lab.submit(a_job(number=1, gpus=6))
 
 

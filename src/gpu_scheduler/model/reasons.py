@@ -131,9 +131,7 @@ SENTENCES = {
         "what runs, so {requested} more do not fit; {left} are left, and the next {period} begins "
         "at {turns_ms}"
     ),
-    ReasonCode.POOL: (
-        "the {pool} pool may hold {limit} GPUs and holds {held}, so {requested} more do not fit"
-    ),
+    ReasonCode.POOL: "the {pool} pool {found} and holds {held}, so {requested} more {remedy}",
     ReasonCode.QUOTA_NODE: (
         "{owner} {found} and holds {held}, so {requested} more wait until jobs of {node} {remedy}"
     ),

@@ -223,6 +223,26 @@ def test_elastic_pool_holds_idle_capacity_of_other() -> None:
     assert refusal(admission, a_job(gpus=15, preemptible=False)) is not None
 
 
+def test_reason_of_an_elastic_pool_says_what_it_is_guaranteed_and_what_would_free_gpus() -> None:
+    admission = an_admission(
+        pools=pools(online=25, batch=75, elastic=True),
+        held_by_pool={Pool.ONLINE: 3, Pool.BATCH: 12},
+    )
+    assert str(refusal(admission, a_job(gpus=2))) == (
+        "the batch pool is guaranteed 12 GPUs and holds 12, so 2 more wait until jobs of the "
+        "batch pool end, or the other pool has idle GPUs to lend"
+    )
+    assert str(refusal(admission, a_job(gpus=2, preemptible=False))) == (
+        "the batch pool is guaranteed 12 GPUs and holds 12, so 2 more wait until jobs of the "
+        "batch pool end: a job that cannot be preempted does not borrow"
+    )
+    firm = a_job(gpus=13, preemptible=False)
+    assert str(admission.never_admitted(firm, job_amounts(firm, HOUR))) == (
+        "the batch pool is guaranteed 12 GPUs and holds 12, so 13 more do not fit: a job that "
+        "cannot be preempted does not borrow"
+    )
+
+
 def test_pool_without_quota_and_cpu_jobs_are_unlimited() -> None:
     only_online = pools(online=25, batch=75, elastic=False)[:1]
     assert refusal(an_admission(pools=only_online), a_job(gpus=16)) is None
@@ -242,7 +262,8 @@ def test_full_pool_reason_shows_fractional_gpus() -> None:
     )
     reason = refusal(admission, a_job(gpus=1.5))
     assert str(reason) == (
-        "the batch pool may hold 7.50 GPUs and holds 6.50, so 1.50 more do not fit"
+        "the batch pool may hold 7.50 GPUs and holds 6.50, so 1.50 more wait until jobs of the "
+        "batch pool end"
     )
 
 

@@ -567,10 +567,24 @@ class Admission:
             job.pool, wanted.gpu_milli, borrow=may_borrow
         ):
             return None
+        limits = pools.at(job.pool).limits
+        is_never = tree is not self.tree
+        if limits.maximum is not None:
+            found = MAY_HOLD
+            is_never = is_never or wanted.gpu_milli > limits.maximum
+        else:
+            found = "is guaranteed"
+        remedy = "do not fit" if is_never else f"wait until jobs of the {job.pool.value} pool end"
+        if quota.elastic and not may_borrow:
+            remedy += ": a job that cannot be preempted does not borrow"
+        elif may_borrow and not is_never:
+            remedy += ", or the other pool has idle GPUs to lend"
         data = (
+            ("found", f"{found} {_gpus(limits.guaranteed, ANY_MODEL)}"),
             ("held", _shown(self.holdings.pools.get(job.pool, 0), WHOLE_MILLI)),
-            ("limit", _shown(pools.at(job.pool).limits.guaranteed, WHOLE_MILLI)),
+            ("limit", _shown(limits.guaranteed, WHOLE_MILLI)),
             ("pool", job.pool.value),
+            ("remedy", remedy),
             ("requested", _shown(wanted.gpu_milli, WHOLE_MILLI)),
         )
         return Reason(ReasonCode.POOL, data)
