@@ -54,14 +54,11 @@ class FieldsCodec:
         self.names = tuple(item[0] for item in members)
         self.values = attrgetter(*self.names)
         self._struct = msgspec.defstruct(f"{kind.__name__}Fields", members, omit_defaults=True)
-        decoder = msgspec.json.Decoder(self._struct)
+        self._decoder = msgspec.json.Decoder(self._struct)
 
-        @lru_cache(maxsize=_CACHED)
-        def decode(text: str) -> dict[str, Any]:
-            return msgspec.structs.asdict(decoder.decode(text))
-
-        self.decode = decode
-        """Returns the fields of a text by name; cached, so callers must not change the result."""
+    def decode(self, text: str) -> dict[str, Any]:
+        """Return the fields of a text by name."""
+        return msgspec.structs.asdict(self._decoder.decode(text))
 
     def encode(self, values: tuple[Any, ...]) -> str:
         """Return the text of these values, in the order of `names`."""

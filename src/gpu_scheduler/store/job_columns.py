@@ -36,7 +36,11 @@ from gpu_scheduler.store.rows import JobRow, NewJobs
 T = TypeVar("T")
 
 MAX_CACHED_TEXTS = 4096
-MAX_CACHED_FACTORIES = 8192
+MAX_CACHED_CHARS = 4_000_000
+"""A writer keeps so many specs or launches, of this length altogether: some have long scripts."""
+MAX_CACHED_SPECS = 8192
+MAX_CACHED_LIVES = 512
+"""Jobs that wait share the text of their `life`; nearly every ended job has one of its own."""
 BASE_COLUMNS = (
     "number",
     "name",
@@ -88,6 +92,7 @@ class SharedTexts:
         self._last_number = last_number
         self._by_value: dict[tuple[Any, ...], int] = {}
         self._by_text: dict[str, int] = {}
+        self._chars = 0
         self._previous: tuple[Any, ...] | None = None
         self._previous_number = 0
 
@@ -102,6 +107,7 @@ class SharedTexts:
             if number is None:
                 number = self._last_number = self._last_number + 1
                 self._by_text[text] = number
+                self._chars += len(text)
                 self.new.append((number, text))
             self._by_value[value] = number
         self._previous, self._previous_number = value, number
@@ -109,7 +115,7 @@ class SharedTexts:
 
     def trim(self) -> None:
         """Drop everything once it has grown large; `new` must be empty."""
-        if len(self._by_value) > MAX_CACHED_TEXTS:
+        if len(self._by_value) > MAX_CACHED_TEXTS or self._chars > MAX_CACHED_CHARS:
             self.restart(self._last_number)
 
 
@@ -283,13 +289,13 @@ _JOB_FIELDS = ("id", "number", "submit_ms", "tenant", "user", "name", "command",
 _ROW_FIELDS = ("job", "state", "reason", *LIFE_COLUMNS[1:])
 
 
-@lru_cache(maxsize=MAX_CACHED_FACTORIES)
+@lru_cache(maxsize=MAX_CACHED_SPECS)
 def _job_factory(spec: str) -> Callable[..., Job]:
     """Return a function that makes the jobs of one spec, which is validated here."""
     return copy_factory(Job(id="job-0", number=0, submit_ms=0, **SPEC.decode(spec)), _JOB_FIELDS)
 
 
-@lru_cache(maxsize=MAX_CACHED_FACTORIES)
+@lru_cache(maxsize=MAX_CACHED_LIVES)
 def _row_factory(life: str) -> Callable[..., JobRow]:
     """Return a function that makes the rows of jobs with the same `life`."""
     placeholder = Job(id="job-0", number=0, submit_ms=0)
@@ -329,7 +335,7 @@ def decode_job(row: tuple[Any, ...]) -> JobRow:
 
 def decode_launch(row: tuple[str, str]) -> Launch:
     """Return the launch of a job, which runs the job's command unless it has its own."""
-    fields = dict(LAUNCH.decode(row[1]))
+    fields = LAUNCH.decode(row[1])
     if fields["argv"] is None:
         fields["argv"] = decode_command(row[0])
     return Launch(**fields)

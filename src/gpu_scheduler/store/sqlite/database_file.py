@@ -89,7 +89,9 @@ PRIVATE = 0o600
 CHECKPOINT_PAGES = 4000
 """SQLite copies the log into the file at 16 MB: rarely, and in some 20 ms."""
 WAL_KEPT_BYTES = 64 * 1024 * 1024
-CACHE_KIB = 16 * 1024
+WRITER_CACHE_KIB = 16 * 1024
+READER_CACHE_KIB = 4 * 1024
+"""There are several readers; those pages that they do not keep are in the cache of the kernel."""
 STATEMENTS = 256
 INSPECT_BUSY_MS = 5_000
 """How long an inspection of a file waits for a lock of another process."""
@@ -250,13 +252,14 @@ def _connect(path: Path, mode: str, busy_ms: int) -> sqlite3.Connection:
     )
     try:
         connection.execute(f"PRAGMA busy_timeout = {busy_ms:d}")
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         if mode == "rw":
+            connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
         else:
+            connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
             connection.execute("PRAGMA query_only = ON")
     except BaseException:
         connection.close()

@@ -25,6 +25,8 @@ from gpu_scheduler.store.sqlite.writer import Writer
 T = TypeVar("T")
 
 BUSY_MS = 5_000
+MOST_IDLE = 8
+"""So many connections stay open between reads: each has its own cache of pages and statements."""
 
 
 class SqliteStore(SqlReader):
@@ -95,7 +97,7 @@ class SqliteStore(SqlReader):
             self._give_back(reader)
 
     def _give_back(self, reader: sqlite3.Connection) -> None:
-        if self._closed:
+        if self._closed or len(self._idle) >= MOST_IDLE:
             reader.close()
         else:
             self._idle.append(reader)
