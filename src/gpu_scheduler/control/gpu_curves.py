@@ -15,6 +15,9 @@ from gpu_scheduler.control.messages import DeviceSample
 STEPS = 240
 FIRST_STEP_MS = 5_000
 ENDED_KEPT = 500
+"""So many ended attempts keep their curves, ..."""
+ENDED_CURVES_KEPT = 2_000
+"""... if they held no more GPUs than this, with at most 13 kB each. The last attempt keeps all."""
 
 Place = tuple[str, int]
 """A device: node and index."""
@@ -106,10 +109,13 @@ class GpuCurves:
     def end(self, allocation_id: str) -> None:
         """Keep the curves of an ended attempt until many others have ended."""
         curves = self._running.pop(allocation_id, None)
-        if curves is not None:
-            self._ended[allocation_id] = curves
-            if len(self._ended) > ENDED_KEPT:
-                self._ended.popitem(last=False)
+        if curves is None:
+            return
+        self._ended[allocation_id] = curves
+        kept = sum(map(len, self._ended.values()))
+        while len(self._ended) > 1 and (len(self._ended) > ENDED_KEPT or kept > ENDED_CURVES_KEPT):
+            _, dropped = self._ended.popitem(last=False)
+            kept -= len(dropped)
 
     def of(self, allocation_id: str) -> dict[Place, GpuCurve]:
         """The curves of an attempt by device; empty if there are none."""

@@ -1,6 +1,15 @@
 """Readings of GPUs during an attempt: the whole attempt is kept, in bounded memory."""
 
-from gpu_scheduler.control.gpu_curves import ENDED_KEPT, FIRST_STEP_MS, STEPS, GpuCurve, GpuCurves
+from dataclasses import replace
+
+from gpu_scheduler.control.gpu_curves import (
+    ENDED_CURVES_KEPT,
+    ENDED_KEPT,
+    FIRST_STEP_MS,
+    STEPS,
+    GpuCurve,
+    GpuCurves,
+)
 from gpu_scheduler.control.messages import DeviceSample
 
 
@@ -49,3 +58,24 @@ def test_curves_of_ended_attempts_are_kept_until_many_others_have_ended() -> Non
     assert curves.of("job-0.1") == {}
     assert list(curves.of("job-1.1")) == [("n0", 0)]
     assert curves.of("never") == {}
+
+
+def test_attempts_with_many_gpus_keep_fewer_curves() -> None:
+    curves = GpuCurves()
+    gpus = ENDED_CURVES_KEPT // 4
+    names = [f"job-{number}.1" for number in range(6)]
+    for name in names:
+        for index in range(gpus):
+            curves.add(name, 0, "n0", replace(sample(1), index=index), 0)
+        curves.end(name)
+    assert [len(curves.of(name)) for name in names] == [0, 0, gpus, gpus, gpus, gpus]
+
+
+def test_last_attempt_keeps_all_curves() -> None:
+    curves = GpuCurves()
+    for name, gpus in (("job-1.1", 1), ("job-2.1", ENDED_CURVES_KEPT + 1)):
+        for index in range(gpus):
+            curves.add(name, 0, "n0", replace(sample(1), index=index), 0)
+        curves.end(name)
+    assert curves.of("job-1.1") == {}
+    assert len(curves.of("job-2.1")) == ENDED_CURVES_KEPT + 1

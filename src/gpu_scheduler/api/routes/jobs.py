@@ -325,7 +325,8 @@ class ReadingsForm(Struct):
 async def get_readings(context: Context, request: Request) -> Response:
     """Load, memory, power and temperature of the GPUs of an attempt, from its start to its end.
 
-    They are kept by the server while it runs, of running attempts and of the last 500 that ended.
+    The server keeps them while it runs, of running attempts and of the last 500 that ended (of
+    fewer if these held more than 2,000 GPUs).
     """
     row, task = await context.find_job(request)
     attempt = context.parse_query(request, "attempt").optional("attempt")
