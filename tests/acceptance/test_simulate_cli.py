@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.cli import main as cli
 from gpu_scheduler.cli.simulate.command import (
     FORMATS,
     PREDICTORS,
@@ -22,6 +23,7 @@ from gpu_scheduler.cli.simulate.command import (
 )
 from gpu_scheduler.engine.presets import PRESET_DESCRIPTIONS, PRESETS
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.predict import training
 from gpu_scheduler.simulator.experiment import PredictorChoice
 from gpu_scheduler.simulator.generator import WorkShape
 from gpu_scheduler.simulator.traces.detect import TraceFormat
@@ -105,6 +107,16 @@ def test_repeated_policies_are_listed_and_run_once(trace: Path) -> None:
     words = ("--policy", "fifo,skip", "--policy", "sjf", "--policy", "fifo", "--json")
     document = json.loads(succeeding("--trace", trace, "--nodes", 1, *words))
     assert [run["policy"] for run in document["runs"]] == ["fifo", "skip", "sjf"]
+
+
+def test_learned_run_times_need_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "LIBRARY", "no_such_library")
+    with pytest.raises(SystemExit) as stopped:
+        sys.exit(cli.main(["simulate", "--generate", "--days", "1", "--predictor", "learned"]))
+    assert stopped.value.code == 2
+    assert "pip install 'gpu-scheduler[learned]'" in capsys.readouterr().err
 
 
 def test_report_is_written_to_html_alone() -> None:

@@ -31,7 +31,8 @@ from gpu_scheduler.cli.simulate.workload import (
 )
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.presets import PRESET_DESCRIPTIONS, PRESETS, preset
-from gpu_scheduler.model.errors import InvalidInput
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.predict import training
 from gpu_scheduler.predict.selection import ScoreTotals
 from gpu_scheduler.simulator.experiment import (
     BELIEVE_THE_LIMIT,
@@ -184,10 +185,16 @@ def compare(args: Namespace) -> None:
 
 def conditions_of(args: Namespace) -> Conditions:
     """The conditions of the options."""
+    choice = PredictorChoice(args.predictor or "auto")
+    if choice is PredictorChoice.LEARNED and not training.is_available():
+        raise InvalidRequest(
+            "--predictor learned trains a model; install it with pip install "
+            "'gpu-scheduler[learned]'"
+        )
     default = Physics()
     cost_ms, wide_ms = args.preemption_cost, args.wide_preemption_cost
     return Conditions(
-        predictor=PredictorChoice(args.predictor or "auto"),
+        predictor=choice,
         physics=Physics(
             preemption_cost_ms=default.preemption_cost_ms if cost_ms is None else cost_ms,
             wide_preemption_cost_ms=default.wide_preemption_cost_ms if wide_ms is None else wide_ms,
