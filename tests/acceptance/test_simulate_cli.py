@@ -517,7 +517,7 @@ def test_fewest_nodes_for_a_wait_are_found(tmp_path: Path) -> None:
     shown = succeeding(*words, "--target-wait", "1000s", "--report", "r.html", cwd=tmp_path)
     assert "<- fewest" in shown
     assert shown.splitlines()[-2:] == [
-        "fifo: a max wait of at most 17 min needs 6 nodes (48 GPUs)",
+        "fifo: a max wait of at most 16m 40s needs 6 nodes (48 GPUs)",
         "Report: r.html",
     ]
     shown = succeeding(*words, "--target-wait", "1000s", "--nodes", "2,4", cwd=tmp_path)

@@ -359,9 +359,10 @@ def check_together(args: Namespace) -> None:
         raise InvalidRequest(f"{_flags(modes)} cannot be given together; choose one")
     if args.write_trace is not None and not args.generate:
         raise InvalidRequest("--write-trace writes generated work; add --generate")
-    if args.report is not None and args.report.suffix.lower() not in (".html", ".htm"):
+    report = args.report
+    if report and not report.is_dir() and report.suffix.lower() not in (".html", ".htm"):
         raise InvalidRequest(
-            f"--report is '{args.report}'; the report is HTML, so end its name in .html"
+            f"--report is '{report}'; the report is HTML, so end its name in .html"
         )
     if not modes and args.trace is None:
         raise InvalidRequest("nothing to simulate; give --trace FILE, --generate or --demo")
