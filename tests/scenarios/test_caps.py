@@ -31,6 +31,15 @@ def why(lab: Lab, number: int) -> str:
     return str(explain(lab.core.state.cluster, lab.last_plan, number))
 
 
+def test_users_at_their_caps_with_whole_gpus_and_with_shares_wait_each_for_their_own() -> None:
+    lab = a_lab(gpu_milli=1_000)
+    lab.submit(job("a1", gpus=1), job("b1", "ben", gpus=0.5))
+    lab.submit(job("a2"), job("b2", "ben"))
+    assert lab.running() == ["a1", "b1"]
+    assert why(lab, 3).startswith("user ann may hold 1 GPUs and holds 1, so 1 more")
+    assert why(lab, 4).startswith("user ben may hold 1 GPUs and holds 0.50, so 1 more")
+
+
 def test_user_over_cap_waits_while_others_run() -> None:
     lab = a_lab(gpu_milli=2_000)
     lab.submit(job("a1", gpus=2), job("a2", gpus=1), job("b1", "ben", gpus=2))

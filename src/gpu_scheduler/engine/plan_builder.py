@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from gpu_scheduler.engine.queue import GroupKey
 from gpu_scheduler.engine.state.cluster_state import ClusterState
@@ -54,9 +55,14 @@ class PlanBuilder:
                 )
             ),
             tenant_reasons=tuple(
-                sorted(
-                    (tenant, shapes[shape].name, reason)
-                    for (tenant, _, shape), reason in self.tenant_reasons.items()
+                # Reasons of two users have data of several types: they cannot be compared.
+                (tenant, name, reason)
+                for tenant, name, _, _, reason in sorted(
+                    (
+                        (tenant, shapes[shape].name, reason.code, user, reason)
+                        for (tenant, user, shape), reason in self.tenant_reasons.items()
+                    ),
+                    key=itemgetter(0, 1, 2, 3),
                 )
             ),
             account_reasons=tuple(
