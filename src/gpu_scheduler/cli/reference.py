@@ -83,9 +83,12 @@ of code are options, which options on the command line override. `#SBATCH` lines
 below both; those that would change what runs are errors unless you add `--force`
 ([coming from Slurm](../howto/from-slurm.md#your-scripts)). A file that ends in `.yaml`, `.yml` or
 `.json` is a job file, and one that ends in `.txt` a list of jobs in the format of jobs.txt.
-Anything else is a command; a directory is rejected, and so is, without `--force`, a file that the
-kernel cannot start. Write options of `tgpu` before the script: an option after it goes to the
-script, and `tgpu` prints a note.
+Anything else is a command. A directory is rejected. So are, without `--force`, a file that the
+kernel cannot start, a script that the working directory does not have (unless the job depends on
+another, which may write it), and a command line in quotes: write it without the quotes, or as
+`sh -c 'CMD > FILE'`. Another program that is not found on this machine may be on the nodes: `tgpu`
+prints a warning. Write options of `tgpu` before the script: an option after it goes to the script,
+and `tgpu` prints a note.
 
 A `--deadline` raises the priority of a job and does not stop it; `tgpu` warns if the deadline is
 nearer than `--estimate`, or else `--time`.

@@ -523,6 +523,40 @@ def test_missing_script_is_rejected_unless_forced_or_written_by_an_earlier_job(
         assert "warning: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("line", ["python train.py > out.txt", "python train.py", "./a b"])
+def test_command_line_in_quotes_is_rejected_unless_forced_or_a_program(
+    server: FakeServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+) -> None:
+    for before in ([], ["--"], ["-d", "afterok:1"], ["--chdir", "/of/the/nodes"]):
+        assert main(["submit", *before, line]) == 2
+        told = capsys.readouterr().err
+        assert f"there is no program '{line}'" in told
+        assert f"sh -c '{line}', or add --force" in told
+        assert ("without the quotes" in told) == (">" not in line)
+    assert main(["submit", "--force", line]) == 0
+    assert f"warning: there is no program '{line}'" in capsys.readouterr().err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program = tmp_path / "a b"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert main(["submit", "--", "a b"]) == 0
+    assert main(["submit", "--", str(program)]) == 0
+    assert capsys.readouterr().err == ""
+    assert len(server.jobs) == 3
+
+
+def test_program_that_may_be_on_the_nodes_is_warned_about(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "--", "/no/such/program"]) == 0
+    told = capsys.readouterr().err
+    assert "warning: program '/no/such/program' not found on this machine" in told
+
+
 def test_answer_is_printed_as_text_id_or_json(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -249,6 +249,15 @@ def missing_script(body: dict[str, Any], missing: str) -> str:
             f"there is no program '{missing}', and '--' comes after it; quote a value with spaces, "
             f"as in --time '2 hours', and write the command after '--'"
         )
+    if missing and len(command) == 1 and re.search(r"\s", missing):
+        import shlex
+
+        needs_shell = re.search(r"[|&;<>()$`*?\n]", missing)
+        without_quotes = "" if needs_shell else "without the quotes, or "
+        return (
+            f"there is no program '{missing}'; write the command {without_quotes}as "
+            f"sh -c {shlex.quote(missing)}"
+        )
     place = body.get("working_directory", "")
     is_script = re.search(r"\.(?:sh|bash|py|sbatch|slurm|job|pl|R|jl)$", missing)
     if body.get("dependencies"):
