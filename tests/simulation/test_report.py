@@ -144,6 +144,20 @@ def test_summary_names_best_policy_and_gain(tmp_path: Path) -> None:
     assert [0, waits] not in comparison["best"]
 
 
+def test_figure_that_not_every_policy_has_names_those_that_have_it(tmp_path: Path) -> None:
+    def foot(*policies: str) -> str | None:
+        # With one job, the tenants never wait at the same time.
+        runs = [a_busy_run(name, jobs=1 if name == "none" else 60) for name in policies]
+        (figures,) = _blocks(_report(tmp_path, runs), "figures")
+        feet = {one["name"]: one["foot"] for one in figures["figures"]}
+        return feet.get("fairness while all wait")
+
+    assert foot("a", "b") == "the same for every policy"
+    assert foot("a", "none") == foot("none", "a") == "a; no value for the others"
+    assert foot("a", "none", "b") == "the same for a, b; no value for the others"
+    assert foot("none", "none") is None
+
+
 # --- curves --------------------------------------------------------------------------------------
 
 

@@ -94,8 +94,15 @@ def _figure(column: Column, name: str, measures: Sequence[Measures]) -> Figure:
     if len(measures) == 1:
         row, foot = 0, ""
     elif not best:
-        row = next(row for row, run in enumerate(measures) if column.value(run) is not None)
-        foot = "the same for every policy"
+        rows = [row for row, run in enumerate(measures) if column.value(run) is not None]
+        row = rows[0]
+        names = ", ".join(measures[row].policy for row in rows)
+        if len(rows) == len(measures):
+            foot = "the same for every policy"
+        elif len(rows) == 1:
+            foot = f"{names}; no value for the others"
+        else:
+            foot = f"the same for {names}; no value for the others"
     else:
         row = best[0]
         others = f" and {len(best) - 1} more" if len(best) > 1 else ""
