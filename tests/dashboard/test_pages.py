@@ -22,6 +22,9 @@ def test_cluster_shows_who_uses_which_gpu(page: Page, server: RealServer, addres
     expect(used.first).to_contain_text("100 %")
     rows = page.get_by_role("region", name="GPUs").get_by_role("row")
     expect(rows).to_have_count(9)
+    # A declared GPU measures nothing.
+    expect(used.first).to_contain_text("\u2013 of 80 GB")
+    expect(rows.last.get_by_role("cell", name="\u2013 of 80 GB")).to_be_visible()
     used.first.get_by_role("link", name=job, exact=True).click()
     expect(page).to_have_url(re.compile(f"#/jobs/{job}$"))
     server.tgpu("cancel", job)

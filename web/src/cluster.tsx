@@ -107,6 +107,20 @@ function watts(gpu: GpuForm): string {
   return gpu.power_watts ? `${Math.round(gpu.power_watts)} W` : "–";
 }
 
+// As in `tgpu gpus`: 0 of a GPU that also reports no load is not measured.
+function usedMb(gpu: GpuForm): number | null {
+  return gpu.memory_used_mb || gpu.utilisation_percent !== null ? gpu.memory_used_mb : null;
+}
+
+function usedMemory(gpu: GpuForm): string {
+  return `${memory(usedMb(gpu))} of ${memory(gpu.memory_mb)}`;
+}
+
+function usedShare(gpu: GpuForm): number | null {
+  const mb = usedMb(gpu);
+  return mb === null ? null : mb / Math.max(1, gpu.memory_mb);
+}
+
 // One box: large meters.
 
 function Tiles({ gpus, nodes, chosen, choose }: { gpus: GpuForm[]; nodes: NodeForm[]; chosen: string; choose: (id: string) => void }): JSX.Element {
@@ -154,8 +168,8 @@ function Tile({ gpu, chosen, choose }: { gpu: GpuForm; chosen: boolean; choose: 
       <Meter label="share" value={gpu.allocated_share} text={`${Math.round(gpu.allocated_share * 100)} %`} />
       <Meter
         label="memory"
-        value={(gpu.memory_used_mb ?? gpu.allocated_memory_mb) / Math.max(1, gpu.memory_mb)}
-        text={`${memory(gpu.memory_used_mb ?? gpu.allocated_memory_mb)} of ${memory(gpu.memory_mb)}`}
+        value={usedShare(gpu)}
+        text={usedMemory(gpu)}
       />
       {gpu.utilisation_percent === null ? null : <Meter label="busy" value={gpu.utilisation_percent / 100} text={`${gpu.utilisation_percent} %`} tone="good" />}
       {gpu.temperature_c || gpu.power_watts ? <p class="tile-foot muted">{[degrees(gpu), watts(gpu)].join(" · ")}</p> : null}
@@ -255,7 +269,7 @@ function GpuMap({ gpus, nodes, colour, chosen, choose }: { gpus: GpuForm[]; node
         {gpu
           ? `${gpuId(gpu)} · ${gpu.model} · ${gpu.state}${gpu.users.length ? ` · ${gpu.users.join(", ")} · ${gpu.jobs.join(", ")}` : ""}${
               gpu.utilisation_percent === null ? "" : ` · ${gpu.utilisation_percent} % busy`
-            } · ${memory(gpu.memory_used_mb ?? gpu.allocated_memory_mb)} of ${memory(gpu.memory_mb)}${gpu.why ? ` · ${gpu.why}` : ""}`
+            } · ${usedMemory(gpu)}${gpu.why ? ` · ${gpu.why}` : ""}`
           : "Point at a GPU to read it; click to open it. An underline joins GPUs of one NVLink island, × marks GPUs that take no work."}
       </p>
     </div>
@@ -322,7 +336,7 @@ function fill(gpu: GpuForm, colour: ColourBy, dark: boolean): [number, string] {
     colour === "utilisation"
       ? (gpu.utilisation_percent ?? 0) / 100
       : colour === "memory"
-        ? (gpu.memory_used_mb ?? gpu.allocated_memory_mb) / Math.max(1, gpu.memory_mb)
+        ? (usedShare(gpu) ?? 0)
         : Math.max(0, ((gpu.temperature_c ?? 20) - 20) / 75);
   return [part > 0 ? 1 : 0, `hsl(${colour === "temperature" ? 220 - 220 * Math.min(1, part) : 215} 70% ${dark ? 22 + 45 * part : 88 - 48 * part}%)`];
 }
@@ -344,7 +358,7 @@ function GpuTable({ gpus, chosen, choose }: { gpus: GpuForm[]; chosen: string; c
     { name: "User", of: (gpu) => gpu.users.map((user) => <Who key={user} name={user} />) },
     { name: "Jobs", of: (gpu) => gpu.jobs.slice(0, 4).map((job) => <JobLink key={job} id={job} />) },
     { name: "Share", right: true, of: (gpu) => `${Math.round(gpu.allocated_share * 100)} %` },
-    { name: "Memory", right: true, of: (gpu) => `${memory(gpu.memory_used_mb ?? gpu.allocated_memory_mb)} of ${memory(gpu.memory_mb)}` },
+    { name: "Memory", right: true, of: usedMemory },
     { name: "Busy", right: true, of: (gpu) => (gpu.utilisation_percent === null ? "–" : `${gpu.utilisation_percent} %`) },
     { name: "Temp.", right: true, of: degrees },
     { name: "Power", right: true, of: watts },
@@ -378,7 +392,7 @@ function GpuDetail({ gpu, close, refresh }: { gpu: GpuForm; close: () => void; r
           ["Users", gpu.users.map((user) => <Who key={user} name={user} />)],
           ["Jobs", gpu.jobs.length ? gpu.jobs.map((job) => <JobLink key={job} id={job} />) : "none"],
           ["Allocated", `${Math.round(gpu.allocated_share * 100)} %, ${memory(gpu.allocated_memory_mb)}`],
-          ["Memory in use", gpu.memory_used_mb === null ? "" : `${memory(gpu.memory_used_mb)} of ${memory(gpu.memory_mb)}`],
+          ["Memory in use", usedMb(gpu) === null ? "" : usedMemory(gpu)],
           ["Utilisation", gpu.utilisation_percent === null ? "" : `${gpu.utilisation_percent} %`],
           ["Mean and peak", gpu.utilisation_mean_percent === null ? "" : `${gpu.utilisation_mean_percent} %, ${gpu.utilisation_peak_percent ?? 0} %`],
           ["Temperature", degrees(gpu)],

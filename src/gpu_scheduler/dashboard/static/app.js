@@ -2176,6 +2176,16 @@ function degrees(gpu) {
 function watts(gpu) {
   return gpu.power_watts ? `${Math.round(gpu.power_watts)} W` : "–";
 }
+function usedMb(gpu) {
+  return gpu.memory_used_mb || gpu.utilisation_percent !== null ? gpu.memory_used_mb : null;
+}
+function usedMemory(gpu) {
+  return `${memory(usedMb(gpu))} of ${memory(gpu.memory_mb)}`;
+}
+function usedShare(gpu) {
+  const mb = usedMb(gpu);
+  return mb === null ? null : mb / Math.max(1, gpu.memory_mb);
+}
 function Tiles({ gpus, nodes, chosen, choose }) {
   return /* @__PURE__ */ u4(S, { children: nodes.filter((node) => gpus.some((gpu) => gpu.node === node.id)).map((node) => /* @__PURE__ */ u4("section", { "aria-label": `node ${node.id}`, children: [
     /* @__PURE__ */ u4("h2", { class: "node-title", children: [
@@ -2210,8 +2220,8 @@ function Tile({ gpu, chosen, choose }) {
       Meter,
       {
         label: "memory",
-        value: (gpu.memory_used_mb ?? gpu.allocated_memory_mb) / Math.max(1, gpu.memory_mb),
-        text: `${memory(gpu.memory_used_mb ?? gpu.allocated_memory_mb)} of ${memory(gpu.memory_mb)}`
+        value: usedShare(gpu),
+        text: usedMemory(gpu)
       }
     ),
     gpu.utilisation_percent === null ? null : /* @__PURE__ */ u4(Meter, { label: "busy", value: gpu.utilisation_percent / 100, text: `${gpu.utilisation_percent} %`, tone: "good" }),
@@ -2292,7 +2302,7 @@ function GpuMap({ gpus, nodes, colour, chosen, choose }) {
         onClick: (event) => choose(at(event))
       }
     ),
-    /* @__PURE__ */ u4("p", { class: "map-line", "aria-hidden": "true", children: gpu ? `${gpuId(gpu)} · ${gpu.model} · ${gpu.state}${gpu.users.length ? ` · ${gpu.users.join(", ")} · ${gpu.jobs.join(", ")}` : ""}${gpu.utilisation_percent === null ? "" : ` · ${gpu.utilisation_percent} % busy`} · ${memory(gpu.memory_used_mb ?? gpu.allocated_memory_mb)} of ${memory(gpu.memory_mb)}${gpu.why ? ` · ${gpu.why}` : ""}` : "Point at a GPU to read it; click to open it. An underline joins GPUs of one NVLink island, × marks GPUs that take no work." })
+    /* @__PURE__ */ u4("p", { class: "map-line", "aria-hidden": "true", children: gpu ? `${gpuId(gpu)} · ${gpu.model} · ${gpu.state}${gpu.users.length ? ` · ${gpu.users.join(", ")} · ${gpu.jobs.join(", ")}` : ""}${gpu.utilisation_percent === null ? "" : ` · ${gpu.utilisation_percent} % busy`} · ${usedMemory(gpu)}${gpu.why ? ` · ${gpu.why}` : ""}` : "Point at a GPU to read it; click to open it. An underline joins GPUs of one NVLink island, × marks GPUs that take no work." })
   ] });
 }
 function draw(canvas, layout, byId, colour, chosen, width) {
@@ -2350,7 +2360,7 @@ function fill(gpu, colour, dark) {
     const user = gpu.users[0];
     return user ? [gpu.allocated_share, `hsl(${hue(user)} 62% ${dark ? 58 : 48}%)`] : [gpu.state === "foreign" ? 1 : 0, "#c77700"];
   }
-  const part = colour === "utilisation" ? (gpu.utilisation_percent ?? 0) / 100 : colour === "memory" ? (gpu.memory_used_mb ?? gpu.allocated_memory_mb) / Math.max(1, gpu.memory_mb) : Math.max(0, ((gpu.temperature_c ?? 20) - 20) / 75);
+  const part = colour === "utilisation" ? (gpu.utilisation_percent ?? 0) / 100 : colour === "memory" ? usedShare(gpu) ?? 0 : Math.max(0, ((gpu.temperature_c ?? 20) - 20) / 75);
   return [part > 0 ? 1 : 0, `hsl(${colour === "temperature" ? 220 - 220 * Math.min(1, part) : 215} 70% ${dark ? 22 + 45 * part : 88 - 48 * part}%)`];
 }
 function GpuTable({ gpus, chosen, choose }) {
@@ -2364,7 +2374,7 @@ function GpuTable({ gpus, chosen, choose }) {
     { name: "User", of: (gpu) => gpu.users.map((user) => /* @__PURE__ */ u4(Who, { name: user }, user)) },
     { name: "Jobs", of: (gpu) => gpu.jobs.slice(0, 4).map((job) => /* @__PURE__ */ u4(JobLink, { id: job }, job)) },
     { name: "Share", right: true, of: (gpu) => `${Math.round(gpu.allocated_share * 100)} %` },
-    { name: "Memory", right: true, of: (gpu) => `${memory(gpu.memory_used_mb ?? gpu.allocated_memory_mb)} of ${memory(gpu.memory_mb)}` },
+    { name: "Memory", right: true, of: usedMemory },
     { name: "Busy", right: true, of: (gpu) => gpu.utilisation_percent === null ? "–" : `${gpu.utilisation_percent} %` },
     { name: "Temp.", right: true, of: degrees },
     { name: "Power", right: true, of: watts },
@@ -2398,7 +2408,7 @@ function GpuDetail({ gpu, close, refresh }) {
           ["Users", gpu.users.map((user) => /* @__PURE__ */ u4(Who, { name: user }, user))],
           ["Jobs", gpu.jobs.length ? gpu.jobs.map((job) => /* @__PURE__ */ u4(JobLink, { id: job }, job)) : "none"],
           ["Allocated", `${Math.round(gpu.allocated_share * 100)} %, ${memory(gpu.allocated_memory_mb)}`],
-          ["Memory in use", gpu.memory_used_mb === null ? "" : `${memory(gpu.memory_used_mb)} of ${memory(gpu.memory_mb)}`],
+          ["Memory in use", usedMb(gpu) === null ? "" : usedMemory(gpu)],
           ["Utilisation", gpu.utilisation_percent === null ? "" : `${gpu.utilisation_percent} %`],
           ["Mean and peak", gpu.utilisation_mean_percent === null ? "" : `${gpu.utilisation_mean_percent} %, ${gpu.utilisation_peak_percent ?? 0} %`],
           ["Temperature", degrees(gpu)],
