@@ -4,6 +4,7 @@ import os
 import socket
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,13 +25,37 @@ def only_unix(path: Path) -> Addresses:
     return Addresses(http=None, metrics=None, unix=path)
 
 
-def test_port_in_use_is_named_with_its_setting() -> None:
+def test_port_in_use_is_named_with_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_scheduler.api.http.listeners.PROBE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=f"port {port} on 127.0.0.1 is in use.*http_port"):
             BoundSockets(Addresses(http=("127.0.0.1", port), metrics=None))
         with pytest.raises(CannotListen, match="metrics_port"):
             BoundSockets(Addresses(http=("127.0.0.1", 0), metrics=("127.0.0.1", port)))
+
+
+def test_port_of_another_server_is_named_as_such() -> None:
+    with ApiLab() as lab, pytest.raises(CannotListen, match=r"another tgpu server.*tgpu down"):
+        BoundSockets(Addresses(http=("127.0.0.1", lab.port), metrics=None))
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"\xff", b'{"status": "ok"}', b"not http"])
+def test_port_of_another_program_is_named_as_such(answer: bytes) -> None:
+    head = b"" if answer == b"not http" else b"HTTP/1.0 200 OK\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+
+        def serve() -> None:
+            caller, _ = taken.accept()
+            with caller:
+                caller.recv(1 << 16)
+                caller.sendall(head + answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(CannotListen, match="in use by another program"):
+            BoundSockets(Addresses(http=taken.getsockname()[:2], metrics=None))
+        thread.join()
 
 
 def test_no_address_is_bound_when_one_fails(directory: Path) -> None:

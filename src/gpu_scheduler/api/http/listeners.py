@@ -16,6 +16,7 @@ import socket
 import ssl
 import stat
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import msgspec
@@ -203,6 +204,9 @@ SOCKET_STALLED_S = 60.0
 """A WebSocket peer that does not answer a ping for so long is gone; a slow reader may be late."""
 GRACE_S = 3.0
 HANDSHAKE_S = 10.0
+PROBE_S = 3.0
+"""How long the program on a port in use may take to answer as a server."""
+MOST_HEALTH_BYTES = 1 << 20
 
 
 class CannotListen(ClusterError):
@@ -374,13 +378,29 @@ def _bind_port(host: str, port: int, setting: str) -> socket.socket:
 def _describe(error: Exception, host: str, port: int, setting: str) -> str:
     number = getattr(error, "errno", None)
     if number == errno.EADDRINUSE:
+        other, stop = "program", "stop that one"
+        if _is_tgpu_server(host, port):
+            other, stop = "tgpu server", "stop that one, as with 'tgpu down'"
         return (
-            f"port {port} on {host} is in use by another program; stop that one, "
+            f"port {port} on {host} is in use by another {other}; {stop}, "
             f"or choose another port (api.{setting})"
         )
     if number == errno.EACCES:
         return f"port {port} on {host} may only be used by root; choose one above 1023"
     return f"cannot listen on {host}:{port}: {error}"
+
+
+def _is_tgpu_server(host: str, port: int) -> bool:
+    """Whether the port answers with the health of a server; a port with TLS does not."""
+    connection = HTTPConnection(host, port, timeout=PROBE_S)
+    try:
+        connection.request("GET", "/health")
+        health = msgspec.json.decode(connection.getresponse().read(MOST_HEALTH_BYTES))
+    except (OSError, HTTPException, msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    finally:
+        connection.close()
+    return isinstance(health, dict) and {"uptime_seconds", "checks"} <= health.keys()
 
 
 def _bind_path(path: Path) -> socket.socket:
