@@ -6,14 +6,16 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_scheduler.cli.interactive import shell
 from gpu_scheduler.cli.interactive.terminal import HEAD, STATUS
+from gpu_scheduler.model.errors import WrongState
 from tests.acceptance.conftest import PROGRAM, RealServer
 from tests.terminal import PROMPT, Terminal, a_terminal, needs_tmux
 
@@ -271,6 +273,38 @@ def test_cancelled_shell_ends_at_once_though_shells_ignore_sigterm(
     assert (found["state"], found["signal"]) == ("cancelled", signal.SIGHUP)
 
 
+@pytest.mark.parametrize("retried", [False, True], ids=["ended", "retried"])
+def test_attempt_may_end_before_its_terminal_is_reached(
+    server: RealServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    retried: bool,
+) -> None:
+    """The socket is gone, the directory that it was in may not be: nothing is left to wait for."""
+    monkeypatch.setattr(shell, "_CONNECT_TIMEOUT_S", 60.0)
+    gate = tmp_path / "gate"
+    first = f"until [ -e {gate} ]; do sleep 0.05; done; echo over; exit 3"
+    script = f'[ "$TGPU_ATTEMPT" != 1 ] || {{ {first}; }}; cat; echo again; exit 5'
+    retries = ("--retries", 1) if retried else ()
+    job = server.submit("--runner", "terminal", *retries, "--", "sh", "-c", script)
+    with server.client() as client:
+        seen = until_running(client, job)
+        gate.touch()
+        until(client, job, lambda found: found["state"] != "running" or found["attempt"] > 1)
+        Path(seen["attach"][3]).parent.mkdir(parents=True, exist_ok=True)
+        with pytest.raises(WrongState, match="the job has just ended"):
+            shell.connect(client, job, seen)
+        starts = iter([seen])
+        wait = shell.wait_for_start
+        monkeypatch.setattr(
+            shell, "wait_for_start", lambda *args, **more: next(starts, None) or wait(*args, **more)
+        )
+        code = shell.wait_and_attach(client, job, quiet=True)
+    shown = capfd.readouterr().out
+    assert (code, shown.split()[-1]) == ((5, "again") if retried else (3, "over"))
+
+
 def test_second_program_can_run_inside_job_with_its_gpus(server: RealServer) -> None:
     job = server.submit("-G", 2, "--runner", "terminal", "--", "sleep", 600)
     with server.client() as client:
@@ -297,8 +331,12 @@ def test_second_program_can_run_inside_job_with_its_gpus(server: RealServer) -> 
 
 
 def until_running(client: Any, job: str) -> Any:
+    return until(client, job, lambda found: found["state"] == "running")
+
+
+def until(client: Any, job: str, true: Callable[[Any], bool]) -> Any:
     give_up = time.monotonic() + 60
-    while (found := client.get(job))["state"] != "running":
+    while not true(found := client.get(job)):
         assert time.monotonic() < give_up
         time.sleep(0.02)
     return found

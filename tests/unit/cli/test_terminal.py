@@ -95,3 +95,19 @@ def test_missing_and_inaccessible_socket_are_distinguished(tmp_path: Path) -> No
     for wrong in (f"{tmp_path}/file/none", "x" * 300):
         with pytest.raises(ClusterError, match="cannot open the terminal"):
             terminal.connect_locally(wrong)
+
+
+def test_socket_is_awaited_only_while_its_job_runs(tmp_path: Path) -> None:
+    path = f"{tmp_path}/terminal.sock"
+    answers = iter([True, True, False])
+    with pytest.raises(WrongState, match="has just ended"):
+        terminal.connect_locally(path, timeout_s=60, is_running=lambda: next(answers))
+    assert list(answers) == []
+    with socket.socket(socket.AF_UNIX) as listener:
+
+        def starts() -> bool:
+            listener.bind(path)
+            listener.listen()
+            return True
+
+        terminal.connect_locally(path, timeout_s=60, is_running=starts).close()

@@ -128,8 +128,25 @@ def connect(client: Client, reference: str, job: dict[str, Any], member: int = 0
     has_socket = words[1:3] == ["attach", "--socket"] and is_local(client) and not member
     # The server may open a socket of another user, for an admin.
     if has_socket and os.access(os.path.dirname(words[3]), os.X_OK):  # noqa: PTH120
-        return terminal.connect_locally(words[3], timeout_s=_CONNECT_TIMEOUT_S)
+        return terminal.connect_locally(
+            words[3],
+            timeout_s=_CONNECT_TIMEOUT_S,
+            is_running=lambda: _may_still_run(client, reference, job),
+        )
     return terminal.connect_through_server(client, reference, member)
+
+
+def _may_still_run(client: Client, reference: str, started: Mapping[str, Any]) -> bool:
+    """Whether this attempt of the job runs; also while the server does not answer."""
+    try:
+        return _runs(client.get(reference), started)
+    except ClusterError:
+        return True
+
+
+def _runs(found: Mapping[str, Any], started: Mapping[str, Any]) -> bool:
+    """Whether the job runs, in the same attempt as before."""
+    return found["state"] == "running" and found.get("attempt") == started.get("attempt")
 
 
 def attach_until_end(
@@ -401,24 +418,27 @@ def require_reachable(client: Client, body: dict[str, Any]) -> None:
 def wait_and_attach(client: Client, job: str, *, quiet: bool) -> int:
     """Wait until the job runs, attach until it ends; its exit code."""
     while True:
-        found = wait_for_start(client, job, quiet=quiet)
-        if found is None:
+        started = wait_for_start(client, job, quiet=quiet)
+        if started is None:
             return EXIT_INTERRUPTED
-        if found["state"] in ENDED:
-            return _print_log(client, found)
+        if started["state"] in ENDED:
+            return _print_log(client, started)
         try:
-            code = attach_until_end(client, job, found)
+            code = attach_until_end(client, job, started)
         except (WrongState, ClusterError) as error:
             # The job may have ended before its terminal was opened.
             found = _state_within(client, job, START_DELAY_S, needs_server=True)
             if found["state"] in ENDED:
                 return _print_log(client, found)
-            if isinstance(error, WrongState):
+            if not _runs(found, started):
+                code = None
+            elif isinstance(error, WrongState):
                 client.cancel(job)  # it can never be used
                 raise
-            raise ClusterError(
-                f"{error}; {job} keeps running, 'tgpu attach {job}' tries again"
-            ) from error
+            else:
+                raise ClusterError(
+                    f"{error}; {job} keeps running, 'tgpu attach {job}' tries again"
+                ) from error
         if code is not None:
             return code
         if not quiet:

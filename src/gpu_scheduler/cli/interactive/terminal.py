@@ -23,7 +23,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -258,8 +258,14 @@ def connect_through_server(client: Client, job: str, member: int = 0) -> ServerC
     return ServerConnection(connected, answer.rest)
 
 
-def connect_locally(path: str, *, timeout_s: float = 0.0) -> Connection:
-    """Connect to a terminal on this machine; waits for a socket that does not exist yet."""
+def connect_locally(
+    path: str, *, timeout_s: float = 0.0, is_running: Callable[[], bool] = lambda: True
+) -> Connection:
+    """Connect to a terminal on this machine.
+
+    Waits for a socket that does not exist yet, while `is_running` says that the job runs: a short
+    job may have ended, and its socket with it.
+    """
     give_up = time.monotonic() + timeout_s
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -272,6 +278,8 @@ def connect_locally(path: str, *, timeout_s: float = 0.0) -> Connection:
                     f"cannot open the terminal at {path}: {error.strerror or error}; it is open to "
                     "the job's user on the job's node"
                 ) from error
+            if not is_running():
+                raise WrongState("the job has just ended") from error
             if time.monotonic() > give_up:
                 raise WrongState(f"there is no terminal at {path}; has the job ended?") from error
             time.sleep(0.05)
