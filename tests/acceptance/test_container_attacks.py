@@ -14,6 +14,8 @@ import os
 import pwd
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +25,7 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.agent.launcher.lifecycle.containers import SEE_DOCTOR
 from gpu_scheduler.agent.launcher_protocol import Container, Over, Work, WorkDevice
 from gpu_scheduler.agent.runners.container import STAGE, ContainerRunner
 from gpu_scheduler.agent.runners.rootless import USER_STORE
@@ -361,10 +364,20 @@ def test_engine_that_cannot_work_fails_job_at_once_with_its_own_words(
     async def scenario(rig: Rig) -> None:
         over = await rig.run(work_of(rig, mallory, "broken", "true"))
         assert (over.ran, over.exit_code) == (False, None)
-        assert over.detail == "Error: command required for rootless mode: newuidmap not found"
+        assert over.detail == f"{words}; {SEE_DOCTOR}"
 
     words = "Error: command required for rootless mode: newuidmap not found"
     an_engine(monkeypatch, tmp_path, f'echo "{words}" >&2; exit 125')(scenario)
+
+
+def test_workdir_that_image_does_not_have_is_no_error_of_engine(mallory: LinuxAccount) -> None:
+    async def scenario(rig: Rig) -> None:
+        over = await rig.run(work_of(rig, mallory, "absent", "true", workdir="/absent"))
+        assert (over.ran, over.exit_code) == (False, None)
+        assert "/absent" in over.detail
+        assert SEE_DOCTOR not in over.detail
+
+    with_launcher(scenario)
 
 
 @pytest.mark.slow
@@ -575,6 +588,34 @@ def test_staged_mounts_are_gone_from_mount_table() -> None:
 def test_trial_container_of_doctor_works_and_leaves_nothing(mallory: LinuxAccount) -> None:
     user = pwd.getpwnam(mallory.name)
     assert run_trial(user) == ""
+    assert [pid for pid in processes_of(mallory.uid) if is_alive(pid)] == []
+
+
+TRIAL_AS_USER = """
+import encodings.ascii, os, sys
+from gpu_scheduler.cli.admin.container_trial import run_trial, trial_user
+name, uid, gid, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+os.environ.clear()
+os.environ.update(HOME=place, TMPDIR=place, XDG_RUNTIME_DIR=place, PATH="/usr/sbin:/usr/bin:/bin")
+os.initgroups(name, gid)
+os.setgid(gid)
+os.setuid(uid)
+print(repr(run_trial(trial_user())))
+"""
+
+
+def test_trial_container_that_user_runs_leaves_nothing(mallory: LinuxAccount) -> None:
+    with tempfile.TemporaryDirectory(prefix="u-", dir="/tmp") as place:  # short, for podman
+        os.chown(place, mallory.uid, mallory.gid)
+        words = (mallory.name, str(mallory.uid), str(mallory.gid), place)
+        tried = subprocess.run(
+            [sys.executable, "-c", TRIAL_AS_USER, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert tried.stdout == "''\n", tried.stderr
+        assert list(Path(place).iterdir()) == []
     assert [pid for pid in processes_of(mallory.uid) if is_alive(pid)] == []
 
 

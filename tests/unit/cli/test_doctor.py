@@ -221,7 +221,7 @@ def test_kernel_clock_state_can_be_read() -> None:
 def test_missing_programs_are_named_with_purpose(context: Context) -> None:
     lines = list(checks.check_programs(context))
     assert [line.status for line in lines] == ["warning"] * 3
-    assert "--image" in lines[2].remedy
+    assert lines[2].remedy == "install podman; jobs with --image wait until a node has it"
     a_program(context, "docker", "exit 0")
     assert [line.status for line in checks.check_programs(context)][2] == "ok"
 
@@ -453,6 +453,23 @@ def test_inactive_or_missing_unit_is_reported(
     assert "is failed and enabled" in said(checks.check_service, as_root, status="warning").found
     a_program(context, "systemctl", 'test "$1" = is-active && echo active || echo enabled')
     assert said(checks.check_service, as_root, status="ok")
+
+
+def test_checks_of_own_server_are_left_out_for_user_of_server_of_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can run a server of root")
+    with ApiLab() as lab:
+        settings = with_settings(Settings(), gpu={"detection_method": "none"})
+        context = Context(settings=settings, paths=paths(str(lab.directory)), is_named=True)
+        every = list(doctor.run_checks(replace(context, uid=0)))
+        assert {line.check for line in every} > {"user", "gpus", "cgroups", "state", "disk"}
+        found = list(doctor.run_checks(replace(context, uid=65534)))
+        (user,) = [line for line in found if line.check == "user"]
+        assert (user.status, user.found) == ("ok", doctor.SERVED_BY_ROOT)
+        assert not {"gpus", "cgroups", "state", "disk", "limits"} & {line.check for line in found}
+        assert any("answers at" in line.found for line in found)
+    gone = list(doctor.run_checks(replace(context, uid=65534)))
+    assert {"gpus", "cgroups", "disk"} <= {line.check for line in gone}
 
 
 # --- the command

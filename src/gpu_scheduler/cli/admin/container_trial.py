@@ -63,7 +63,10 @@ def _trial_work(directory: Path, user: pwd.struct_passwd) -> Work:
         elif place.is_dir():
             (root / name).mkdir()
             mounts.append((str(place), str(place), True))
-    (directory / "scratch").mkdir()
+    scratch = directory / "scratch"
+    # The engine would make a mount point that belongs to a subordinate id of the user.
+    for made in (scratch, root / scratch.relative_to("/")):
+        made.mkdir(parents=True)
     for path in (directory, *directory.rglob("*")):
         os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
     return Work(
@@ -76,12 +79,14 @@ def _trial_work(directory: Path, user: pwd.struct_passwd) -> Work:
         image=f"rootfs:{root}",
         mounts=tuple(mounts),
         environment={"HOME": str(directory)},
-        scratch_dir=str(directory / "scratch"),
+        scratch_dir=str(scratch),
     )
 
 
 def _run(work: Work, runner: ContainerRunner, directory: Path, user: pwd.struct_passwd) -> str:
     command = runner.command(work, {})
+    links = Path(rootless.run_directory(work)).parent
+    is_new = not links.exists()
     rootless.make_run_link(work)
     variables = directory / "variables"
     variables.write_text(command.stdin, encoding="utf-8")
@@ -95,6 +100,9 @@ def _run(work: Work, runner: ContainerRunner, directory: Path, user: pwd.struct_
     finally:
         _end_pause_process(work, user)
         rootless.remove_run_link(work)
+        if is_new:
+            with suppress(OSError):
+                links.rmdir()
 
 
 def _end_pause_process(work: Work, user: pwd.struct_passwd) -> None:

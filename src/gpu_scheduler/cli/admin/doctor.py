@@ -200,13 +200,37 @@ def run(args: Namespace) -> int:
 
 
 def run_checks(context: Context) -> Iterator[Finding]:
-    """Run all checks. A check that raises is a problem, and the others go on."""
+    """Run the checks. A check that raises is a problem, and the others go on."""
+    if is_served := is_served_by_root(context):
+        yield ok("user", SERVED_BY_ROOT)
     for name, check in CHECKS.items():
+        if is_served and name in OF_OWN_SERVER:
+            continue
         try:
             yield from check(context)
         except Exception as error:  # noqa: BLE001 - one broken check must not stop the others
             found = f"the check failed: {error!r}"
             yield problem(name, found, "this is a bug in tgpu doctor; please report it")
+
+
+OF_OWN_SERVER = frozenset({"user", "gpus", "cgroups", "state", "disk", "secrets", "limits"})
+"""Checks of what a server of this user would have: they say nothing about a server of root."""
+SERVED_BY_ROOT = (
+    "not root, and the server is root's: 'tgpu doctor' as root checks its GPUs, control groups, "
+    "state directory, disk, secrets and limits"
+)
+
+
+def is_served_by_root(context: Context) -> bool:
+    """Whether a server of root answers an ordinary user; then the user needs none of their own."""
+    try:
+        if context.uid == 0 or not context.socket or Path(context.socket).stat().st_uid != 0:
+            return False
+        with Client(context.socket) as client:
+            client.health()
+    except (SchedulerError, OSError):
+        return False
+    return True
 
 
 # Checks of the machine
@@ -360,7 +384,8 @@ def check_programs(context: Context) -> Iterator[Finding]:
                 yield warning("podman", NO_INIT, f"{what} wait until then")
         else:
             missing = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not on the PATH"
-            yield warning(names[0], missing, f"{what} are rejected; install {names[0]}")
+            remedy = f"install {names[0]}; {what} wait until a node has it"
+            yield warning(names[0], missing, remedy)
 
 
 def check_containers(context: Context) -> Iterator[Finding]:

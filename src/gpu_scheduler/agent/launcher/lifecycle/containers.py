@@ -44,6 +44,7 @@ GIVE_UP_AFTER_MS = 30 * 86_400_000
 WRITE_RETRY_MS = 1_000
 NOT_CREATED = "the container engine hangs and has not begun the container: exit code unknown"
 NEVER_MADE = "the container was never made"
+SEE_DOCTOR = "if other images fail too, run 'tgpu doctor' on the node as the job's user"
 CLIENT_KILLED = "its client was killed: exit code unknown"
 MIN_PROGRESS_BYTES = 64 * 1024
 MIN_PROGRESS_TICKS = 50
@@ -53,6 +54,8 @@ MAX_PHASE_CHECK_MS = 5_000
 """A container that begins before the first check is reported as running alone."""
 START_FAILS_WITHIN_MS = 60_000
 """A container that fails later than this, without a trace of a start, counts as one that ran."""
+NO_PROGRAM = frozenset({126, 127})
+"""Podman's exit codes for a command or a working directory that the image does not have."""
 _SIGNAL_OFFSET = 128
 _DETACH = 2 | 8
 """MNT_DETACH and UMOUNT_NOFOLLOW."""
@@ -135,7 +138,7 @@ def rootless_ending(attempt: Attempt, client: Ending) -> Ending:
         code = int(text) if text.isdecimal() and len(text) <= 3 else None
     is_early = now_ms() - attempt.began_ms < START_FAILS_WITHIN_MS
     if code != 0 and is_early and not _has_begun(work):
-        return Ending(ran=False, detail=log_rotation.engine_error(work) or NEVER_MADE)
+        return Ending(ran=False, detail=_why_not_begun(attempt, code))
     if code is None:
         was_killed = attempt.stop.sigkill_sent and not attempt.adopted
         return Ending(signal=signal.SIGKILL) if was_killed else Ending(detail=CLIENT_KILLED)
@@ -143,6 +146,14 @@ def rootless_ending(attempt: Attempt, client: Ending) -> Ending:
         return Ending(signal=code - _SIGNAL_OFFSET)
     detail = log_rotation.engine_error(work) if code == rootless.ENGINE_FAILED else ""
     return Ending(exit_code=code, detail=detail)
+
+
+def _why_not_begun(attempt: Attempt, code: int | None) -> str:
+    """Why podman began no container: its words, and a hint unless the job itself is the cause."""
+    words = log_rotation.engine_error(attempt.work) or NEVER_MADE
+    if attempt.stopped_by or code in NO_PROGRAM:
+        return words
+    return f"{words}; {SEE_DOCTOR}"
 
 
 def _has_begun(work: Work) -> bool:
