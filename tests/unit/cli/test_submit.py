@@ -513,6 +513,22 @@ def test_gpu_memory_without_a_unit_is_warned_about(
         assert ("20 MB of GPU memory; write 20G" in capsys.readouterr().err) == is_warned
 
 
+def test_program_is_looked_up_with_the_parameters_of_a_sweep_filled_in(
+    server: FakeServer,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.sh").write_text("#!/bin/sh\n", encoding="utf-8")
+        (tmp_path / f"{name}.sh").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    assert main(["submit", "--param", "script=a,b", "./{script}.sh"]) == 0
+    assert "warning" not in capsys.readouterr().err
+    assert main(["submit", "--param", "script=c,d", "./{script}.sh"]) == 2
+    assert "there is no file './c.sh' in " in capsys.readouterr().err
+
+
 def test_missing_script_is_rejected_unless_forced_or_written_by_an_earlier_job(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,22 +102,24 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     if not args.export or "ALL" in args.export.upper().split(","):
         for name in sorted(non_utf8_variables(os.environ)):
             warn(f"warning: variable {name!a} is left out: it is not valid UTF-8")
+    from gpu_scheduler.cli.submit.sweep_expansion import combinations, filled, sweep_name, unfilled
+
+    has_parameters = bool(args.param or args.param_file)
+    points = combinations(args.param or [], args.param_file) if has_parameters else []
     for body in bodies:
         check_gpus(body, args)
         add_environment(body, args)
-        _check(body, is_typed=is_typed, is_forced=bool(getattr(args, "force", False)))
+        first_job = filled(body, points[0], "") if points else body
+        _check(first_job, is_typed=is_typed, is_forced=bool(getattr(args, "force", False)))
     if args.snapshot and not args.dry_run:
         from gpu_scheduler.cli.submit.snapshot_command import add_snapshot
 
         add_snapshot(bodies, args)
-    if not args.param and not args.param_file:
+    if not has_parameters:
         if args.sweep:
             raise InvalidRequest("--sweep needs parameters; add --param")
         return bodies
-    from gpu_scheduler.cli.submit.sweep_expansion import combinations, filled, sweep_name, unfilled
-
     sweep = sweep_name(args.sweep, bodies[0].get("name", ""))
-    points = combinations(args.param or [], args.param_file)
     for name in unfilled(bodies[0], points[0]):
         known = ", ".join(points[0])
         warn(f"warning: {{{name}}} is left unchanged: it is not a parameter; known: {known}")
