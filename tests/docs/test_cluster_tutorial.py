@@ -151,5 +151,7 @@ def test_cluster_tutorial_works_as_written(reader: Reader) -> None:
         text = reader.type(command)
         said = alike(text)
         for line in shown:
-            if line.strip() and not line.lstrip().startswith(("socket", "state ", "agents ")):
+            # A job that is being stopped may have ended before the first look at it.
+            varies = ("socket", "state ", "agents ", "n1: still running: ")
+            if line.strip() and not line.lstrip().startswith(varies):
                 assert alike(line) in said, (command, line, text)
