@@ -63,7 +63,8 @@ def test_fork_bombs_stay_within_limits_of_user_and_of_all_jobs(lab: HostileLab) 
         assert lab.ended(more)["state"] == "cancelled"
     for job in bombs:
         lab.mallory.call("DELETE", f"/jobs/{job}")
-        assert lab.ended(job)["state"] == "cancelled"
+        # A bomb whose shell can start nothing at all, because of the other one, fails by itself.
+        assert lab.ended(job)["state"] in {"cancelled", "failed"}
     assert none_left(lab)
     lab.is_well()
 
