@@ -212,7 +212,7 @@ class WaitingPod:
     nominated: str = ""
     position: int | None = None
     is_first: bool = True
-    """Whether it is the first pod of its job: what is told of the whole job is told of it."""
+    """Whether it is the first pod of its job, whose status stands for the whole job."""
     likely_ms: int | None = None
     latest_ms: int | None = None
 
