@@ -672,8 +672,8 @@ def selector_of(target: Target, query: dict[str, str]) -> Callable[[dict[str, An
             return False
         if any((str(_at(one, path)) == value) != equal for path, equal, value in fields):
             return False
-        own = one["metadata"].get("labels", {})
-        return all(term(own) for term in labels)
+        own = one["metadata"].get("labels")
+        return all(term(own if isinstance(own, dict) else {}) for term in labels)
 
     return selects
 
